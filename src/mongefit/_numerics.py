@@ -1,0 +1,51 @@
+"""Small numerical helpers that every room uses: precision, status codes, safe logarithms."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Status(enum.IntEnum):
+    """How an inner solve ended. Stored as an integer array, so that it can live inside jit."""
+
+    CONVERGED = 0
+    MAX_ITER = 1
+    STALLED = 2
+    NON_FINITE = 3
+
+
+@contextlib.contextmanager
+def double_precision(*trees: Any) -> Iterator[None]:
+    """Enable float64 for the block when any array in ``trees`` is float64, and restore it after.
+
+    Outside such a block JAX silently truncates float64 arrays to float32. With no argument float64
+    is enabled unconditionally.
+    """
+    needed = not trees or any(
+        getattr(leaf, "dtype", None) == jnp.float64 for leaf in jax.tree_util.tree_leaves(trees)
+    )
+    if needed and not jax.config.jax_enable_x64:
+        with jax.enable_x64(True):
+            yield
+    else:
+        yield
+
+
+def safe_log(weight: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Logarithm of a weight, −inf at zero, with a finite derivative everywhere."""
+    positive = weight > 0
+    return jnp.where(positive, jnp.log(jnp.where(positive, weight, 1.0)), -jnp.inf)
+
+
+def safe_norm(z: Float[Array, "*n d"]) -> Float[Array, "*n"]:
+    """Euclidean norm over the last axis whose derivative at zero is zero."""
+    square = jnp.sum(z * z, axis=-1)
+    positive = square > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)

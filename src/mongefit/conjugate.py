@@ -1,0 +1,195 @@
+r"""The inverse gradient (∇h)⁻¹(p) = argmin_z h(z) − ⟨z, p⟩, with honest per-point status.
+
+Solvers run with everything held constant. The value returned is one Newton step from the solution,
+z* − ∇²h(z*)⁻¹(∇h(z*) − p) with z* and ∇²h(z*) held constant: it equals z*, and its derivative in p
+and in the parameters of h is the implicit one.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix
+from jaxtyping import Array, Bool, Float, Int
+
+from mongefit._numerics import safe_norm
+from mongefit.convex import ClosedFormConvexFunction, ConvexFunction
+
+
+class InverseGradient(eqx.Module):
+    """(∇h)⁻¹(p) and how well it was found.
+
+    Attributes
+    ----------
+    z
+        The solution, differentiable.
+    residual
+        ‖∇h(z) − p‖ / (1 + ‖p‖), recomputed from ``z``.
+    converged
+        Whether the residual is within the tolerance, point by point.
+    iterations
+        Iterations that the slowest point took.
+    """
+
+    z: Float[Array, "N d"]
+    residual: Float[Array, " N"]
+    converged: Bool[Array, " N"]
+    iterations: Int[Array, ""]
+
+
+class InverseGradientSolver(eqx.Module):
+    """An iterative method for ∇h(z) = p; it need not be differentiable."""
+
+    tol: eqx.AbstractVar[float | None]
+
+    @abc.abstractmethod
+    def solve(
+        self, h: ConvexFunction, p: Float[Array, "N d"], z_init: Float[Array, "N d"], tol: float
+    ) -> tuple[Float[Array, "N d"], Int[Array, ""]]:
+        """Approximate solution and the number of iterations."""
+
+
+def default_tolerance(dtype: jnp.dtype) -> float:
+    """Residual at which an inverse gradient counts as found: 1e-10, or 1e-5 in float32."""
+    return 1e-10 if dtype == jnp.float64 else 1e-5
+
+
+def _relative_residual(h, z, p):
+    return safe_norm(h.gradient(z) - p) / (1 + safe_norm(p))
+
+
+def _cholesky_solve(matrix: Float[Array, "N d d"], right: Float[Array, "N d"]):
+    factor = jnp.linalg.cholesky(matrix)
+    return jax.scipy.linalg.cho_solve((factor, True), right[..., None])[..., 0]
+
+
+class NewtonInverse(InverseGradientSolver):
+    """Damped Newton with the exact d×d Hessian: the step is halved until ‖∇h(z) − p‖ falls.
+
+    Parameters
+    ----------
+    tol
+        Tolerance on the relative residual; None takes 1e-10 in float64 and 1e-5 in float32.
+    max_iter
+        Largest number of Newton steps.
+    """
+
+    tol: float | None = None
+    max_iter: int = eqx.field(static=True, default=100)
+
+    def solve(self, h, p, z_init, tol):
+        scale = 1 + safe_norm(p)
+
+        def residual(z):
+            r = h.gradient(z) - p
+            return r, safe_norm(r) / scale
+
+        def unfinished(carry):
+            _, _, size, iteration, moved = carry
+            return jnp.any((size > tol) & moved) & (iteration < self.max_iter)
+
+        def iterate(carry):
+            z, r, size, iteration, moved = carry
+            direction = -_cholesky_solve(h.hessian(z), r)
+            active = (size > tol) & moved
+
+            def searching(search):
+                t, *_, accepted = search
+                return jnp.any(~accepted) & (jnp.min(jnp.where(accepted, 1.0, t)) > 1e-9)
+
+            def attempt(search):
+                t, best_z, best_r, best_size, accepted = search
+                trial = z + t[:, None] * direction
+                trial_r, trial_size = residual(trial)
+                good = ~accepted & (trial_size <= (1 - 1e-4 * t) * size)
+                pick = good[:, None]
+                return (
+                    jnp.where(accepted | good, t, 0.5 * t),
+                    jnp.where(pick, trial, best_z),
+                    jnp.where(pick, trial_r, best_r),
+                    jnp.where(good, trial_size, best_size),
+                    accepted | good,
+                )
+
+            start = (jnp.ones_like(size), z, r, size, ~active)
+            _, z, r, new_size, accepted = jax.lax.while_loop(searching, attempt, start)
+            return z, r, new_size, iteration + 1, active & accepted
+
+        r, size = residual(z_init)
+        carry = (z_init, r, size, jnp.asarray(0), jnp.ones_like(size, dtype=bool))
+        z, _, _, iteration, _ = jax.lax.while_loop(unfinished, iterate, carry)
+        return z, iteration
+
+
+class LBFGSInverse(InverseGradientSolver):
+    """Limited-memory BFGS on h(z) − ⟨z, p⟩, point by point: no Hessian in the iterations.
+
+    Parameters
+    ----------
+    tol
+        As for `NewtonInverse`.
+    max_iter
+        Largest number of steps per point.
+    history_length
+        Number of past steps that approximate the Hessian.
+    """
+
+    tol: float | None = None
+    max_iter: int = eqx.field(static=True, default=500)
+    history_length: int = eqx.field(static=True, default=10)
+
+    def solve(self, h, p, z_init, tol):
+        def objective(z, target):
+            return h.value(z[None])[0] - z @ target
+
+        def minimise(start, target):
+            solver = optimistix.LBFGS(
+                rtol=0.1 * tol, atol=0.1 * tol, history_length=self.history_length
+            )
+            solution = optimistix.minimise(
+                objective, solver, start, target, max_steps=self.max_iter, throw=False
+            )
+            return solution.value, solution.stats["num_steps"]
+
+        z, steps = jax.vmap(minimise)(z_init, p)
+        return z, jnp.max(steps)
+
+
+def inverse_gradient(
+    h: ConvexFunction,
+    p: Float[Array, "N d"],
+    z_init: Float[Array, "N d"] | None = None,
+    *,
+    solver: InverseGradientSolver | None = None,
+) -> InverseGradient:
+    """(∇h)⁻¹(p) for every row of p, differentiable in p and in the parameters of h.
+
+    Parameters
+    ----------
+    h
+        Convex function. A closed form is used where h has one.
+    p
+        Points in the range of ∇h.
+    z_init
+        Where to start; zero by default.
+    solver
+        Method for functions with no closed form; damped Newton by default.
+    """
+    solver = NewtonInverse() if solver is None else solver
+    tol = default_tolerance(p.dtype) if solver.tol is None else solver.tol
+    if isinstance(h, ClosedFormConvexFunction):
+        z, iterations = h.inverse_gradient(p), jnp.asarray(0)
+    else:
+        start = jnp.zeros_like(p) if z_init is None else z_init
+        h_fixed, p_fixed, start = jax.lax.stop_gradient((h, p, start))
+        found, iterations = solver.solve(h_fixed, p_fixed, start, tol)
+        found = jax.lax.stop_gradient(found)
+        z = found - _cholesky_solve(h_fixed.hessian(found), h.gradient(found) - p)
+        # The last step polishes a good solution; a bad one it could throw anywhere.
+        close = _relative_residual(h_fixed, found, p_fixed) <= 1e3 * tol
+        z = jnp.where(close[:, None], z, found)
+    residual = _relative_residual(*jax.lax.stop_gradient((h, z, p)))
+    return InverseGradient(z, residual, residual <= tol, iterations)

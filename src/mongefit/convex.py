@@ -1,0 +1,383 @@
+r"""Strictly convex functions h: R^d → R, the shape of the cost of a displacement.
+
+Every function is normalised so that h(0) = 0 and ∇h(0) = 0 and is evaluated on a batch of
+displacements ``z[N, d]`` at once, value and gradient together, as a few large matrix products.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+Activation = Literal["squareplus", "softplus"]
+
+
+class ConvexFunction(eqx.Module):
+    """A strictly convex function with h(0) = 0 and ∇h(0) = 0.
+
+    Attributes
+    ----------
+    learned
+        Whether training may change the arrays of this function.
+    """
+
+    learned: eqx.AbstractClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def strong_convexity(self) -> float:
+        """A constant α with ⟨∇h(z) − ∇h(z'), z − z'⟩ ≥ α‖z − z'‖²."""
+
+    @abc.abstractmethod
+    def value_and_gradient(
+        self, z: Float[Array, "N d"]
+    ) -> tuple[Float[Array, " N"], Float[Array, "N d"]]:
+        """h(z) and ∇h(z) for every row of z."""
+
+    @abc.abstractmethod
+    def hessian(self, z: Float[Array, "N d"]) -> Float[Array, "N d d"]:
+        """∇²h(z) for every row of z."""
+
+    def value(self, z: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """h(z) for every row of z."""
+        return self.value_and_gradient(z)[0]
+
+    def gradient(self, z: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """∇h(z) for every row of z."""
+        return self.value_and_gradient(z)[1]
+
+
+class ClosedFormConvexFunction(ConvexFunction):
+    """A convex function whose gradient can be inverted without an iterative solver."""
+
+    @abc.abstractmethod
+    def inverse_gradient(self, p: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """(∇h)⁻¹(p) for every row of p, differentiable in p and in the arrays of h."""
+
+
+class SquaredEuclidean(ClosedFormConvexFunction):
+    """h(z) = ½‖z‖²."""
+
+    learned: ClassVar[bool] = False
+
+    @property
+    def strong_convexity(self) -> float:
+        return 1.0
+
+    def value_and_gradient(self, z):
+        return 0.5 * jnp.sum(z * z, axis=-1), z
+
+    def hessian(self, z):
+        identity = jnp.eye(z.shape[-1], dtype=z.dtype)
+        return jnp.broadcast_to(identity, (*z.shape, z.shape[-1]))
+
+    def inverse_gradient(self, p):
+        return p
+
+
+class Mahalanobis(ClosedFormConvexFunction):
+    """h(z) = ½ zᵀAz for a symmetric positive definite matrix A."""
+
+    matrix: Float[Array, "d d"]
+    strong_convexity_: float = eqx.field(static=True)
+
+    learned: ClassVar[bool] = False
+
+    def __init__(self, matrix: ArrayLike):
+        checked = np.asarray(matrix, dtype=np.float64)
+        if checked.ndim != 2 or checked.shape[0] != checked.shape[1]:
+            raise ValueError(f"Mahalanobis needs a square matrix, got shape {checked.shape}.")
+        if not np.all(np.isfinite(checked)):
+            raise ValueError("Mahalanobis needs a finite matrix; it holds NaN or infinity.")
+        if not np.allclose(checked, checked.T, rtol=1e-10, atol=1e-12 * np.abs(checked).max()):
+            raise ValueError("Mahalanobis needs a symmetric matrix; use (A + A.T) / 2.")
+        smallest = float(np.linalg.eigvalsh(checked)[0])
+        if smallest <= 0:
+            raise ValueError(
+                "Mahalanobis needs a positive definite matrix; its smallest eigenvalue is "
+                f"{smallest:.3g}. Add a small multiple of the identity."
+            )
+        self.matrix = jnp.asarray(checked)
+        self.strong_convexity_ = smallest
+
+    @property
+    def strong_convexity(self) -> float:
+        return self.strong_convexity_
+
+    def value_and_gradient(self, z):
+        gradient = z @ self.matrix.astype(z.dtype)
+        return 0.5 * jnp.sum(z * gradient, axis=-1), gradient
+
+    def hessian(self, z):
+        return jnp.broadcast_to(self.matrix.astype(z.dtype), (*z.shape, z.shape[-1]))
+
+    def inverse_gradient(self, p):
+        factor = jax.scipy.linalg.cho_factor(self.matrix.astype(p.dtype))
+        return jax.scipy.linalg.cho_solve(factor, p.T).T
+
+
+class PowerNorm(ClosedFormConvexFunction):
+    """h(z) = Σ_k |z_k|^q / q + (α/2)‖z‖² with q > 1 and α ≥ 0.
+
+    The gradient is inverted coordinate by coordinate. For q < 2 the second derivative is infinite
+    at zero; ``hessian`` returns it at the smallest distance from zero that keeps it finite.
+    """
+
+    exponent: float = eqx.field(static=True)
+    alpha: float = eqx.field(static=True, default=0.0)
+
+    learned: ClassVar[bool] = False
+
+    def __check_init__(self):
+        if not self.exponent > 1 or not np.isfinite(self.exponent):
+            raise ValueError(f"PowerNorm needs an exponent above 1, got {self.exponent}.")
+        if not self.alpha >= 0 or not np.isfinite(self.alpha):
+            raise ValueError(f"PowerNorm needs alpha >= 0, got {self.alpha}.")
+
+    @property
+    def strong_convexity(self) -> float:
+        return self.alpha
+
+    def _magnitude(self, z):
+        # |z| kept away from zero, where |z|^(q-2) or its derivative is infinite for q < 3. At the
+        # floor ∇h is below the rounding of 1, so nothing measurable changes.
+        finfo = jnp.finfo(z.dtype)
+        floor = max(float(finfo.eps) ** (1 / min(self.exponent - 1, 1.0)), float(finfo.tiny))
+        return jnp.maximum(jnp.abs(z), floor)
+
+    def value_and_gradient(self, z):
+        power = self._magnitude(z) ** (self.exponent - 2)
+        value = jnp.sum(z * z * (power / self.exponent + 0.5 * self.alpha), axis=-1)
+        return value, z * (power + self.alpha)
+
+    def _second_derivative(self, z):
+        return (self.exponent - 1) * self._magnitude(z) ** (self.exponent - 2) + self.alpha
+
+    def hessian(self, z):
+        return jax.vmap(jnp.diag)(self._second_derivative(z))
+
+    def inverse_gradient(self, p):
+        # With t = |z|, solve t^(q-1) + αt = |p|. For q ≥ 2 the left side is convex in t; for q < 2
+        # it is convex in s = t^(q-1), where it reads s + α s^(1/(q-1)). Newton's method on a convex
+        # increasing function, started above the root, descends to it monotonically.
+        if self.exponent >= 2:
+            linear, power, degree = self.alpha, 1.0, self.exponent - 1
+        else:
+            linear, power, degree = 1.0, self.alpha, 1 / (self.exponent - 1)
+        target = jnp.abs(jax.lax.stop_gradient(p))
+        bounds = [target / linear] if linear > 0 else []
+        bounds += [(target / power) ** (1 / degree)] if power > 0 else []
+
+        def newton(_, t):
+            raised = power * t ** (degree - 1)
+            slope = linear + degree * raised
+            step = (linear * t + raised * t - target) / jnp.where(slope > 0, slope, 1.0)
+            return jnp.maximum(t - step, 0.0)
+
+        t = jax.lax.fori_loop(0, 24, newton, jnp.minimum(bounds[0], bounds[-1]))
+        z = jnp.sign(jax.lax.stop_gradient(p)) * (t if self.exponent >= 2 else t**degree)
+        # One more Newton step with z held constant: its derivative in p is the implicit one.
+        return z + (p - self.gradient(z)) / self._second_derivative(z)
+
+
+def _softplus_inverse(value: float) -> float:
+    return float(np.log(np.expm1(value)))
+
+
+def _activate(
+    activation: Activation, t: Float[Array, "*N w"]
+) -> tuple[Float[Array, "*N w"], Float[Array, "*N w"]]:
+    """The activation and its derivative, sharing what they have in common."""
+    if activation == "squareplus":
+        root = jnp.sqrt(t * t + 4)
+        value = 0.5 * (t + root)
+        return value, value / root
+    return jax.nn.softplus(t), jax.nn.sigmoid(t)
+
+
+def _activation_curvature(
+    activation: Activation, t: Float[Array, "*N w"]
+) -> Float[Array, "*N w"]:
+    """The second derivative of the activation."""
+    if activation == "squareplus":
+        return 2 / (t * t + 4) ** 1.5
+    slope = jax.nn.sigmoid(t)
+    return slope * (1 - slope)
+
+
+class ICNN(ConvexFunction):
+    r"""A learned convex function: an input convex neural network plus quadratic terms.
+
+    With non-negative hidden-to-hidden and hidden-to-output weights and a convex non-decreasing
+    activation σ, the network n(z) = e^γ ⟨w, s_K⟩, s_{k+1} = σ(W_k s_k + V_k z + b_k), is convex
+    (Amos et al. 2017). The function is
+
+        h(z) = n(z) − n(0) − ⟨∇n(0), z⟩ + ½‖Qz‖² + (α/2)‖z‖²,
+
+    symmetrised as ½(h(z) + h(−z)) on request. Q starts at the identity and the gain e^γ small, so
+    that h starts close to ½(1 + α)‖z‖².
+
+    Parameters
+    ----------
+    dim
+        Dimension d of the displacements.
+    hidden_layer_sizes
+        Width of each hidden layer.
+    key
+        Random key for the initial weights.
+    symmetric
+        Whether h(−z) = h(z).
+    alpha
+        Coefficient of (α/2)‖z‖²; must be positive.
+    activation
+        "squareplus", ½(t + √(t² + 4)), or "softplus", log(1 + e^t), which is slower in float64.
+    quadratic
+        Whether the learned quadratic ½‖Qz‖² is there. The paper's own h has none.
+    gain
+        Initial e^γ.
+    """
+
+    passthrough: tuple[Float[Array, "w d"], ...]
+    bias: tuple[Float[Array, " w"], ...]
+    hidden: tuple[Float[Array, "w v"], ...]
+    out: Float[Array, " w"]
+    log_gain: Float[Array, ""]
+    quadratic: Float[Array, "d d"] | None
+    alpha: float = eqx.field(static=True)
+    symmetric: bool = eqx.field(static=True)
+    activation: Activation = eqx.field(static=True)
+
+    learned: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_layer_sizes: tuple[int, ...] = (64, 64),
+        *,
+        key: PRNGKeyArray,
+        symmetric: bool = True,
+        alpha: float = 0.01,
+        activation: Activation = "squareplus",
+        quadratic: bool = True,
+        gain: float = 0.1,
+    ):
+        if not hidden_layer_sizes or any(width < 1 for width in hidden_layer_sizes):
+            raise ValueError(
+                f"hidden_layer_sizes needs at least one positive width, got {hidden_layer_sizes}."
+            )
+        if not alpha > 0 or not np.isfinite(alpha):
+            raise ValueError(f"alpha must be positive and finite, got {alpha}.")
+        if activation not in ("squareplus", "softplus"):
+            raise ValueError(f"activation must be 'squareplus' or 'softplus', got {activation!r}.")
+        keys = jr.split(key, 3)
+        widths = tuple(hidden_layer_sizes)
+        self.passthrough = tuple(
+            jr.normal(k, (width, dim)) / np.sqrt(dim)
+            for k, width in zip(jr.split(keys[0], len(widths)), widths, strict=True)
+        )
+        self.bias = tuple(
+            jr.uniform(k, (width,), minval=-2.0, maxval=2.0)
+            for k, width in zip(jr.split(keys[1], len(widths)), widths, strict=True)
+        )
+        self.hidden = tuple(
+            _softplus_inverse(1.0) + 0.3 * jr.normal(k, (width, previous))
+            for k, previous, width in zip(
+                jr.split(keys[2], len(widths) - 1), widths[:-1], widths[1:], strict=True
+            )
+        )
+        self.out = jnp.full((widths[-1],), _softplus_inverse(1.0))
+        self.log_gain = jnp.asarray(np.log(gain))
+        self.quadratic = jnp.eye(dim) if quadratic else None
+        self.alpha = alpha
+        self.symmetric = symmetric
+        self.activation = activation
+
+    @property
+    def strong_convexity(self) -> float:
+        return self.alpha
+
+    def _positive_weights(self) -> tuple[list[Float[Array, "w v"]], Float[Array, " w"]]:
+        """Non-negative weights, divided by the fan-in so that widths do not change the scale."""
+        hidden = [jax.nn.softplus(raw) / raw.shape[1] for raw in self.hidden]
+        out = jnp.exp(self.log_gain) * jax.nn.softplus(self.out) / self.out.shape[0]
+        return hidden, out
+
+    def _network(self, z):
+        """n(z) and ∇n(z), by one forward and one backward sweep."""
+        hidden, out = self._positive_weights()
+        slopes = []
+        state = None
+        for k, (weight, bias) in enumerate(zip(self.passthrough, self.bias, strict=True)):
+            t = z @ weight.T + bias
+            if state is not None:
+                t = t + state @ hidden[k - 1].T
+            state, slope = _activate(self.activation, t)
+            slopes.append(slope)
+        adjoint = out * slopes[-1]
+        gradient = adjoint @ self.passthrough[-1]
+        for k in range(len(slopes) - 2, -1, -1):
+            adjoint = (adjoint @ hidden[k]) * slopes[k]
+            gradient = gradient + adjoint @ self.passthrough[k]
+        return state @ out, gradient
+
+    def value_and_gradient(self, z):
+        value_at_zero, slope_at_zero = self._network(jnp.zeros_like(z[:1]))
+        if self.symmetric:
+            both, slope = self._network(jnp.concatenate([z, -z]))
+            value = 0.5 * (both[: len(z)] + both[len(z) :]) - value_at_zero
+            gradient = 0.5 * (slope[: len(z)] - slope[len(z) :])
+        else:
+            value, gradient = self._network(z)
+            value = value - value_at_zero - z @ slope_at_zero[0]
+            gradient = gradient - slope_at_zero
+        value = value + 0.5 * self.alpha * jnp.sum(z * z, axis=-1)
+        gradient = gradient + self.alpha * z
+        if self.quadratic is not None:
+            image = z @ self.quadratic.T
+            value = value + 0.5 * jnp.sum(image * image, axis=-1)
+            gradient = gradient + image @ self.quadratic
+        return value, gradient
+
+    def _network_hessian(self, z):
+        # ∇²n = Σ_k J_kᵀ diag(adjoint_k · σ''(t_k)) J_k with J_k = ∂t_k/∂z: a sum of non-negative
+        # multiples of squares, so it is positive semidefinite in floating point too.
+        hidden, out = self._positive_weights()
+        slopes, curvatures, jacobians = [], [], []
+        state = None
+        for k, (weight, bias) in enumerate(zip(self.passthrough, self.bias, strict=True)):
+            t = z @ weight.T + bias
+            jacobian = jnp.broadcast_to(weight, (len(z), *weight.shape))
+            if state is not None:
+                t = t + state @ hidden[k - 1].T
+                inner = slopes[-1][..., None] * jacobians[-1]
+                jacobian = jacobian + jnp.einsum("wv,Nvd->Nwd", hidden[k - 1], inner)
+            state, slope = _activate(self.activation, t)
+            slopes.append(slope)
+            curvatures.append(_activation_curvature(self.activation, t))
+            jacobians.append(jacobian)
+        adjoint = jnp.broadcast_to(out, state.shape)
+        total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
+        for k in range(len(slopes) - 1, -1, -1):
+            scaled = (adjoint * curvatures[k])[..., None] * jacobians[k]
+            total = total + jnp.einsum("Nwd,Nwe->Nde", scaled, jacobians[k])
+            if k > 0:
+                adjoint = (adjoint * slopes[k]) @ hidden[k - 1]
+        return total
+
+    def hessian(self, z):
+        if self.symmetric:
+            both = self._network_hessian(jnp.concatenate([z, -z]))
+            hessian = 0.5 * (both[: len(z)] + both[len(z) :])
+        else:
+            hessian = self._network_hessian(z)
+        constant = self.alpha * jnp.eye(z.shape[-1], dtype=z.dtype)
+        if self.quadratic is not None:
+            constant = constant + self.quadratic.T @ self.quadratic
+        return hessian + constant

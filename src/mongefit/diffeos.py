@@ -1,0 +1,132 @@
+"""Diffeomorphisms Φ of R^d. The only file that knows the flow library."""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import paramax
+from flowjax.bijections import AbstractBijection, Chain, MaskedAutoregressive, Permute
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+class Diffeo(eqx.Module):
+    """A smooth invertible map of R^d, applied to a batch of points."""
+
+    @abc.abstractmethod
+    def forward(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """Φ(x) for every row of x."""
+
+    @abc.abstractmethod
+    def inverse(self, u: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """Φ⁻¹(u) for every row of u."""
+
+    @abc.abstractmethod
+    def log_det(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """log |det ∂Φ/∂x| for every row of x."""
+
+
+class _BoundedAffine(AbstractBijection):
+    """x ↦ e^s x + t with |s| ≤ bound: smooth, and far from overflow however long training runs."""
+
+    location: Float[Array, ""]
+    raw_log_scale: Float[Array, ""]
+    bound: float = eqx.field(static=True)
+    shape: ClassVar[tuple[int, ...]] = ()
+    cond_shape: ClassVar[None] = None
+
+    def _log_scale(self):
+        return self.bound * jnp.tanh(self.raw_log_scale / self.bound)
+
+    def transform_and_log_det(self, x, condition=None):
+        log_scale = self._log_scale()
+        return x * jnp.exp(log_scale) + self.location, log_scale
+
+    def inverse_and_log_det(self, y, condition=None):
+        log_scale = self._log_scale()
+        return (y - self.location) * jnp.exp(-log_scale), -log_scale
+
+
+class AutoregressiveFlow(Diffeo):
+    """Masked autoregressive (MADE) blocks with alternating variable order; starts as the identity.
+
+    Φ is evaluated in one pass, Φ⁻¹ coordinate by coordinate (d passes per block).
+
+    Parameters
+    ----------
+    dim
+        Dimension d.
+    n_blocks
+        Number of autoregressive blocks; every second one sees the coordinates in reverse order.
+    width, depth
+        Hidden layers of each block's network.
+    max_log_scale
+        Bound on the logarithm of each block's coordinate-wise scale.
+    key
+        Random key for the hidden layers.
+    """
+
+    bijection: Chain
+    n_blocks: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+    depth: int = eqx.field(static=True)
+    max_log_scale: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        key: PRNGKeyArray,
+        n_blocks: int = 4,
+        width: int = 32,
+        depth: int = 1,
+        max_log_scale: float = 2.0,
+    ):
+        for name, value in {"n_blocks": n_blocks, "width": width, "depth": depth}.items():
+            if value < 1:
+                raise ValueError(f"AutoregressiveFlow needs {name} >= 1, got {value}.")
+        if not max_log_scale > 0:
+            raise ValueError(f"AutoregressiveFlow needs max_log_scale > 0, got {max_log_scale}.")
+        zero = jnp.zeros(())
+        reverse = Permute(jnp.arange(dim)[::-1])
+        steps: list[AbstractBijection] = []
+        for block_key in jr.split(key, n_blocks):
+            block = MaskedAutoregressive(
+                block_key,
+                transformer=_BoundedAffine(zero, zero, max_log_scale),
+                dim=dim,
+                nn_width=width,
+                nn_depth=depth,
+                nn_activation=jnp.tanh,
+            )
+            steps += [_with_silent_last_layer(block), reverse]
+        # Reversing twice is the identity; an odd number of reversals is undone at the end.
+        self.bijection = Chain(steps if n_blocks % 2 == 0 else [*steps, reverse])
+        self.n_blocks = n_blocks
+        self.width = width
+        self.depth = depth
+        self.max_log_scale = max_log_scale
+
+    def forward(self, x):
+        return jax.vmap(paramax.unwrap(self.bijection).transform)(x)
+
+    def inverse(self, u):
+        return jax.vmap(paramax.unwrap(self.bijection).inverse)(u)
+
+    def log_det(self, x):
+        return jax.vmap(paramax.unwrap(self.bijection).transform_and_log_det)(x)[1]
+
+
+def _with_silent_last_layer(block: MaskedAutoregressive) -> MaskedAutoregressive:
+    """Zero the last layer of the conditioner, so that the block is exactly the identity."""
+
+    def last_layer(block):
+        # Parameterize(jnp.where, mask, weight, 0) holds the free weight as its second argument.
+        layer = block.masked_autoregressive_mlp.layers[-1]
+        return layer.weight.args[1], layer.bias
+
+    return eqx.tree_at(last_layer, block, replace_fn=jnp.zeros_like)

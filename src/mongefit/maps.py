@@ -1,0 +1,250 @@
+r"""The entropic map: the one builder of T and T⁻¹, in training and after it.
+
+Forward, with u = Φμ(x) and the softmax weights s of the potential,
+
+    p(u) = Σ_j s_j ∇h(u − v_j),    T(x) = Φν⁻¹(u − (∇h)⁻¹(p(u))),
+
+and in reverse p(v) = Σ_i s_i ∇h(u_i − v), T⁻¹(y) = Φμ⁻¹(v + (∇h)⁻¹(p(v))). No symmetry of h is
+assumed.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from mongefit._numerics import double_precision, safe_log, safe_norm
+from mongefit.conjugate import InverseGradientSolver, inverse_gradient
+from mongefit.costs import Cost, displacements
+from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, soft_minimum, solve_dual
+
+BLOCK_SIZES = (64, 1024)
+"""Sizes to which batches of query points are padded, so that few shapes are ever compiled."""
+
+
+class Units(eqx.Module):
+    """Common units of both clouds: one centre and one scalar scale.
+
+    One scale for all features and both sides, because anything else would change what squared
+    Euclidean means.
+    """
+
+    centre: Float[Array, " d"]
+    scale: Float[Array, ""]
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Units:
+        """Weighted mean of both clouds, and their root mean square distance to it per feature."""
+        centre = 0.5 * (a @ x + b @ y)
+        spread = 0.5 * (a @ (x - centre) ** 2 + b @ (y - centre) ** 2)
+        largest = np.sqrt(spread.max())
+        # Normalised by its largest entry first: squares of 1e200 would overflow.
+        scale = largest * np.sqrt(np.mean(spread / largest**2)) if largest > 0 else 1.0
+        return cls(jnp.asarray(centre), jnp.asarray(scale))
+
+    @classmethod
+    def none(cls, dim: int) -> Units:
+        """Leave the data as they are."""
+        return cls(jnp.zeros(dim), jnp.ones(()))
+
+    def into(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """From the data's units into common units."""
+        return (x - self.centre) / self.scale
+
+    def out_of(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """From common units back into the data's."""
+        return x * self.scale + self.centre
+
+
+class Transported(eqx.Module):
+    """Mapped points and how well each was found.
+
+    Attributes
+    ----------
+    points
+        T(x) or T⁻¹(y).
+    residual
+        Relative residual of the inverse gradient.
+    round_trip
+        ‖Φ(Φ⁻¹(w)) − w‖ / (1 + ‖w‖) of the flow that brought each point back from the latent space.
+    converged
+        Whether the inverse gradient was found within tolerance.
+    """
+
+    points: Float[Array, "N d"]
+    residual: Float[Array, " N"]
+    round_trip: Float[Array, " N"]
+    converged: Bool[Array, " N"]
+
+
+def conditional_weights(
+    C: Float[Array, "N m"],
+    weight: Float[Array, " m"],
+    potential: Float[Array, " m"],
+    eps: Float[Array, ""],
+) -> Float[Array, "N m"]:
+    """s = softmax_j(log weight_j + (potential_j − C_j)/eps), for every row of C."""
+    return jax.nn.softmax(safe_log(weight) + (potential - C) / eps, axis=1)
+
+
+def conditional_mean(
+    s: Float[Array, "N m"], values: Float[Array, "N m d"]
+) -> Float[Array, "N d"]:
+    """Σ_j s_j values_j; of ∇h(u − v_j) it is p(u), the gradient of the entropic potential."""
+    return jnp.einsum("Nm,Nmd->Nd", s, values)
+
+
+class EntropicMap(eqx.Module):
+    """An entropic map in both directions, as arrays: it can be saved, vmapped and differentiated.
+
+    Points go in and come out in the units of the data; everything stored is in common units.
+
+    Attributes
+    ----------
+    cost
+        The cost c(x, y) = h(Φμ(x) − Φν(y)).
+    x, a, f
+        Source points, weights and potential.
+    y, b, g
+        Target points, weights and potential.
+    eps
+        Absolute regularisation.
+    units
+        Common units of both clouds.
+    inverse_solver
+        Method for (∇h)⁻¹.
+    """
+
+    cost: Cost
+    x: Float[Array, "n d"]
+    y: Float[Array, "m d"]
+    a: Float[Array, " n"]
+    b: Float[Array, " m"]
+    f: Float[Array, " n"]
+    g: Float[Array, " m"]
+    eps: Float[Array, ""]
+    units: Units
+    inverse_solver: InverseGradientSolver | None = None
+
+    def forward(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """T(x) for every row of x."""
+        return self.transport(x).points
+
+    def reverse(self, y: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """T⁻¹(y) for every row of y."""
+        return self.transport(y, reverse=True).points
+
+    def transport(self, points: Float[Array, "N d"], *, reverse: bool = False) -> Transported:
+        """T, or T⁻¹ when ``reverse``, with residuals; differentiable."""
+        with double_precision(self, points):
+            cost = self.cost
+            u, v = cost.latent_source(self.x), cost.latent_target(self.y)
+            inside = self.units.into(jnp.asarray(points)).astype(self.x.dtype)
+            if reverse:
+                w = cost.latent_target(inside)
+                z = displacements(u, w).swapaxes(0, 1)
+                weight, potential, sign = self.a, self.f, 1.0
+                back, there = cost.source_from_latent, cost.latent_source
+            else:
+                w = cost.latent_source(inside)
+                z = displacements(w, v)
+                weight, potential, sign = self.b, self.g, -1.0
+                back, there = cost.target_from_latent, cost.latent_target
+            C, gradient = cost.h.value_and_gradient(z.reshape(-1, z.shape[-1]))
+            s = conditional_weights(C.reshape(z.shape[:2]), weight, potential, self.eps)
+            p = conditional_mean(s, gradient.reshape(z.shape))
+            # The mean displacement is where to start, and the answer for quadratic h.
+            found = inverse_gradient(
+                cost.h, p, conditional_mean(s, z), solver=self.inverse_solver
+            )
+            image = w + sign * found.z
+            result = back(image)
+            round_trip = safe_norm(there(result) - image) / (1 + safe_norm(image))
+            return Transported(
+                self.units.out_of(result), found.residual, round_trip, found.converged
+            )
+
+    def f_hat(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """f̂(x) = −eps log Σ_j b_j exp((g_j − c(x, y_j))/eps), at any point, in common units."""
+        with double_precision(self, x):
+            inside = self.units.into(jnp.asarray(x)).astype(self.x.dtype)
+            return soft_minimum(self.cost.matrix(inside, self.y), self.b, self.g, self.eps)
+
+    def g_hat(self, y: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """ĝ(y) = −eps log Σ_i a_i exp((f_i − c(x_i, y))/eps), at any point, in common units."""
+        with double_precision(self, y):
+            inside = self.units.into(jnp.asarray(y)).astype(self.x.dtype)
+            return soft_minimum(self.cost.matrix(self.x, inside).T, self.a, self.f, self.eps)
+
+    def plan(self) -> Float[Array, "n m"]:
+        """The plan between the stored clouds."""
+        with double_precision(self):
+            C = self.cost.matrix(self.x, self.y)
+            return plan(C, self.a, self.b, self.eps, self.f, self.g)
+
+
+def relative_eps(
+    C: Float[Array, "n m"], a: Float[Array, " n"], b: Float[Array, " m"], epsilon: float | Array
+) -> Float[Array, ""]:
+    """eps = epsilon · mean_{a⊗b}(C), the mean held constant under differentiation.
+
+    The mean is kept above rounding, so that eps is positive when every cost is zero.
+    """
+    mean = jax.lax.stop_gradient(a @ C @ b)
+    return epsilon * jnp.maximum(mean, jnp.finfo(C.dtype).eps)
+
+
+def build_map(
+    cost: Cost,
+    x: Float[Array, "n d"],
+    y: Float[Array, "m d"],
+    *,
+    epsilon: float | Float[Array, ""] = 0.01,
+    a: Float[Array, " n"] | None = None,
+    b: Float[Array, " m"] | None = None,
+    units: Units | None = None,
+    dual_solver: DualSolver | None = None,
+    inverse_solver: InverseGradientSolver | None = None,
+    differentiate: Differentiation = "implicit",
+    g_init: Float[Array, " m"] | None = None,
+    block_size: int | None = None,
+) -> tuple[EntropicMap, DualSolution]:
+    """Solve the dual problem between two clouds and build its map, differentiable throughout.
+
+    Parameters
+    ----------
+    cost
+        The cost.
+    x, y
+        Source and target points, in common units.
+    epsilon
+        Regularisation relative to the mean cost.
+    a, b
+        Weights, non-negative with sum 1; uniform by default.
+    units
+        Units in which the map's own inputs and outputs are given; as they are by default.
+    dual_solver, inverse_solver
+        Methods for the potentials and for (∇h)⁻¹.
+    differentiate
+        How the potentials are differentiated; see `mongefit.duals.solve_dual`.
+    g_init
+        Potentials to start from.
+    block_size
+        Rows of the cost matrix evaluated at a time.
+
+    Returns
+    -------
+    EntropicMap, DualSolution
+        The map, and the status of the solve behind it.
+    """
+    a = jnp.full(x.shape[0], 1 / x.shape[0], x.dtype) if a is None else a
+    b = jnp.full(y.shape[0], 1 / y.shape[0], y.dtype) if b is None else b
+    C = cost.matrix(x, y, block_size=block_size)
+    eps = relative_eps(C, a, b, epsilon)
+    dual = solve_dual(C, a, b, eps, g_init=g_init, solver=dual_solver, differentiate=differentiate)
+    units = Units.none(x.shape[1]) if units is None else units
+    entropic_map = EntropicMap(cost, x, y, a, b, dual.f, dual.g, eps, units, inverse_solver)
+    return entropic_map, dual

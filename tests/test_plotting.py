@@ -1,0 +1,294 @@
+"""The pictures: what they hold, what they refuse, and that pyplot is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.contour import ContourSet
+from matplotlib.figure import Figure
+from matplotlib.quiver import Quiver
+
+from mongefit.datasets import t_shape
+from mongefit.plotting import plot_convex, plot_history, plot_map, save_figure
+
+EXTENT = (-3.0, 3.0, -2.0, 2.0)
+
+
+def legend(ax):
+    return {text.get_text() for text in ax.get_legend().get_texts()}
+
+
+def labelled(ax, label):
+    (artist,) = [a for a in (*ax.collections, *ax.lines) if a.get_label() == label]
+    return artist
+
+
+def is_png(path):
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def grid(function, rows=21, columns=31):
+    z1, z2 = np.meshgrid(np.linspace(*EXTENT[:2], columns), np.linspace(*EXTENT[2:], rows))
+    return function(z1, z2)
+
+
+def history(n=20, **changes):
+    step = np.arange(n)
+    return {"step": step, "loss": np.exp(-step / 5.0), "epsilon": 0.1 * 0.9**step, **changes}
+
+
+class TestMap:
+    def test_plane(self, tmp_path):
+        x, y = t_shape(32)
+        mapped = y + 0.1
+        ax = plot_map(x, y[:20], mapped, truth=y, title="T-shape")
+        assert ax.get_title() == "T-shape"
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("component 1", "component 2")
+        assert ax.get_aspect() == 1.0
+        assert legend(ax) == {"source", "target", "map", "mapped", "truth", "error"}
+        np.testing.assert_array_equal(labelled(ax, "source").get_offsets(), x)
+        np.testing.assert_array_equal(labelled(ax, "target").get_offsets(), y[:20])
+        np.testing.assert_array_equal(labelled(ax, "mapped").get_offsets(), mapped)
+        np.testing.assert_array_equal(labelled(ax, "truth").get_offsets(), y)
+        assert len(labelled(ax, "truth").get_facecolors()) == 0
+        segments = labelled(ax, "error").get_segments()
+        np.testing.assert_allclose(segments, np.stack([mapped, y], axis=1))
+        (arrows,) = [a for a in ax.collections if isinstance(a, Quiver)]
+        np.testing.assert_array_equal(arrows.XY, x)
+        np.testing.assert_allclose(np.column_stack([arrows.U, arrows.V]), mapped - x)
+        assert len(ax.collections) == 6
+        save_figure(ax, tmp_path / "map.png")
+        assert is_png(tmp_path / "map.png")
+
+    def test_arrows_are_thinned_and_said_to_be(self):
+        x, y = t_shape(128)
+        ax = plot_map(x, y, y)
+        (arrows,) = [a for a in ax.collections if isinstance(a, Quiver)]
+        np.testing.assert_array_equal(arrows.XY, x[::3])
+        assert legend(ax) == {"source", "target", "map (1 arrow in 3)", "mapped"}
+        assert not any(isinstance(a, LineCollection) for a in ax.collections)
+
+    def test_three_dimensions(self, tmp_path):
+        x = np.random.default_rng(0).standard_normal((10, 3))
+        ax = plot_map(x, x + 1, x + 2, truth=x + 2)
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("component 1 (of 3)", "component 2 (of 3)")
+        np.testing.assert_array_equal(labelled(ax, "mapped").get_offsets(), x[:, :2] + 2)
+        save_figure(ax, tmp_path / "map.png")
+
+    def test_one_dimension(self, tmp_path):
+        x = np.linspace(-1, 1, 10)[:, None]
+        ax = plot_map(x, x + 1, 2 * x, truth=3 * x)
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("source $x$", "mapped $T(x)$")
+        assert legend(ax) == {"target", "no change", "mapped", "truth", "error"}
+        np.testing.assert_allclose(labelled(ax, "mapped").get_offsets(), np.hstack([x, 2 * x]))
+        np.testing.assert_allclose(labelled(ax, "truth").get_offsets(), np.hstack([x, 3 * x]))
+        np.testing.assert_allclose(labelled(ax, "target").get_ydata(), x[:, 0] + 1)
+        save_figure(ax, tmp_path / "map.png")
+
+    def test_one_dimension_far_from_zero(self):
+        x = np.linspace(1e6, 1e6 + 1, 10)[:, None]
+        ax = plot_map(x, x, x)
+        assert ax.get_xlim()[0] > 1e6 - 1
+        assert ax.get_ylim()[0] > 1e6 - 1
+
+    def test_one_point(self, tmp_path):
+        save_figure(plot_map([[1, 2]], [[3, 4]], [[3, 4]]), tmp_path / "map.png")
+
+    def test_rows_without_a_value_are_skipped(self, tmp_path):
+        x, y = t_shape(8)
+        y[2] = np.nan
+        save_figure(plot_map(x, x, y, truth=y), tmp_path / "map.png")
+
+    def test_given_axes(self, tmp_path):
+        x, y = t_shape(8)
+        figure = Figure()
+        axes = figure.subplots(1, 2, sharex=True, sharey=True)
+        for ax in axes:
+            assert plot_map(x, y, y, ax=ax) is ax
+        assert figure.axes == list(axes)
+        save_figure(figure, tmp_path / "map.png")
+
+    def test_inputs_are_left_alone(self):
+        x, y = t_shape(8)
+        x.flags.writeable = y.flags.writeable = False
+        plot_map(x, y, y, truth=y)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"source": np.ones(8)}, "source must be a two-dimensional array"),
+            ({"source": np.ones((0, 2))}, "with at least one row"),
+            ({"target": np.ones((8, 3))}, "target has 3 columns, source has 2"),
+            ({"mapped": np.ones((7, 2))}, "mapped has 7 rows, source has 8"),
+            ({"truth": np.ones((7, 2))}, "truth has 7 rows, source has 8"),
+        ],
+    )
+    def test_bad_arrays(self, change, said):
+        arrays = {name: np.ones((8, 2)) for name in ("source", "target", "mapped")}
+        with pytest.raises(ValueError, match=said):
+            plot_map(**(arrays | change))
+
+
+class TestConvex:
+    def test_levels_and_displacements(self, tmp_path):
+        z = np.array([[1.0, 1.0], [-2.0, 0.5]])
+        ax = plot_convex(
+            grid(lambda a, b: a**2 + 4 * b**2), EXTENT, displacements=z, title="Learned"
+        )
+        assert ax.get_title() == "Learned"
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("displacement $z_1$", "displacement $z_2$")
+        assert (*ax.get_xlim(), *ax.get_ylim()) == EXTENT
+        assert legend(ax) == {"levels of $h$", "displacements used"}
+        np.testing.assert_array_equal(labelled(ax, "displacements used").get_offsets(), z)
+        (lines,) = [a for a in ax.collections if isinstance(a, ContourSet)]
+        ratios = lines.levels[1:] / lines.levels[:-1]
+        np.testing.assert_allclose(ratios, ratios[0])
+        assert lines.levels[0] < 0.02 * 25
+        save_figure(ax, tmp_path / "h.png")
+        assert is_png(tmp_path / "h.png")
+
+    def test_rows_go_along_the_second_variable(self):
+        ax = plot_convex(grid(lambda a, b: b**2 + 1), EXTENT)
+        (lines,) = [a for a in ax.collections if isinstance(a, ContourSet)]
+        for level, path in zip(lines.levels, lines.get_paths(), strict=True):
+            np.testing.assert_allclose(path.vertices[:, 1] ** 2 + 1, level, rtol=0.02)
+
+    def test_hidden_displacements_are_counted(self):
+        h = grid(lambda a, b: a**2 + b**2)
+        ax = plot_convex(h, EXTENT, displacements=[[0, 0], [5, 0], [0, np.nan]])
+        assert "displacements used (2 outside)" in legend(ax)
+
+    @pytest.mark.parametrize("value", [0.0, np.nan])
+    def test_flat_function(self, tmp_path, value):
+        ax = plot_convex(np.full((5, 5), value), EXTENT)
+        assert not ax.collections
+        save_figure(ax, tmp_path / "h.png")
+
+    def test_infinite_values_are_left_out(self, tmp_path):
+        h = grid(lambda a, b: np.where(a > 2, np.inf, a**2 + b**2))
+        save_figure(plot_convex(h, EXTENT), tmp_path / "h.png")
+
+    def test_given_axes(self):
+        ax = Figure().subplots()
+        assert plot_convex(grid(lambda a, b: a**2 + b**2), EXTENT, ax=ax) is ax
+
+    @pytest.mark.parametrize(
+        ("h", "extent"), [(np.ones((1, 5)), EXTENT), (np.ones((5, 5)), (1, -1, 0, 1))]
+    )
+    def test_bad_grid(self, h, extent):
+        with pytest.raises(ValueError, match="at least 2 × 2 values"):
+            plot_convex(h, extent)
+
+    def test_bad_displacements(self):
+        with pytest.raises(ValueError, match="displacements has 3 columns"):
+            plot_convex(np.eye(3), EXTENT, displacements=np.ones((4, 3)))
+
+
+class TestHistory:
+    def test_loss_and_epsilon(self, tmp_path):
+        values = history()
+        ax = plot_history(values)
+        twin = ax.figure.axes[1]
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("step", "loss")
+        assert twin.get_ylabel() == "epsilon"
+        assert ax.get_yscale() == twin.get_yscale() == "log"
+        np.testing.assert_array_equal(labelled(ax, "loss").get_ydata(), values["loss"])
+        np.testing.assert_array_equal(labelled(twin, "epsilon").get_ydata(), values["epsilon"])
+        assert labelled(twin, "epsilon").get_linestyle() == "--"
+        assert legend(ax) == {"loss", "epsilon"}
+        save_figure(ax, tmp_path / "history.png")
+        assert is_png(tmp_path / "history.png")
+
+    def test_refused_steps_are_marked(self, tmp_path):
+        values = history(applied=np.arange(20) % 7 != 0)
+        values["loss"][7] = np.nan
+        ax = plot_history(values)
+        np.testing.assert_array_equal(labelled(ax, "not applied (3)").get_xdata(), [0, 7, 14])
+        assert "not applied (3)" in legend(ax)
+        save_figure(ax, tmp_path / "history.png")
+
+    def test_all_applied(self):
+        assert legend(plot_history(history(applied=[True] * 20))) == {"loss", "epsilon"}
+
+    def test_negative_loss_is_shown(self):
+        ax = plot_history(history(loss=np.linspace(1, -1, 20)))
+        assert ax.get_yscale() == "linear"
+
+    @pytest.mark.parametrize("n", [0, 1])
+    def test_short(self, tmp_path, n):
+        ax = plot_history(history(n))
+        assert ("untrained" in ax.get_xlabel()) == (n == 0)
+        save_figure(ax, tmp_path / "history.png")
+
+    def test_given_axes(self):
+        ax = Figure().subplots()
+        assert plot_history(history(), ax=ax) is ax
+
+    def test_missing_column(self):
+        with pytest.raises(ValueError, match=r"history has no loss, epsilon\. It holds: step"):
+            plot_history({"step": [1]})
+
+    def test_unequal_columns(self):
+        with pytest.raises(ValueError, match=r"step has the shape \(20,\), loss \(3,\)"):
+            plot_history(history(loss=np.ones(3)))
+
+
+class TestSave:
+    def test_figure_and_resolution(self, tmp_path):
+        figure = Figure(figsize=(4, 3))
+        figure.subplots()
+        widths = []
+        for dpi in (50, 100):
+            save_figure(figure, tmp_path / "p.PNG", dpi=dpi)
+            content = (tmp_path / "p.PNG").read_bytes()
+            widths.append(int.from_bytes(content[16:20], "big"))
+        assert widths[1] == pytest.approx(2 * widths[0], abs=4)
+
+    def test_subfigure(self, tmp_path):
+        ax = Figure().subfigures(1, 2)[0].subplots()
+        save_figure(ax, tmp_path / "p.png")
+
+    def test_other_extension(self, tmp_path):
+        with pytest.raises(ValueError, match=r"written as \.png"):
+            save_figure(Figure(), tmp_path / "p.pdf")
+        assert not list(tmp_path.iterdir())
+
+    def test_labels_are_not_clipped(self, tmp_path):
+        """Nothing is drawn outside the canvas, legend included."""
+        x, y = t_shape(32)
+        ax = plot_map(x, y, y, truth=y, title="T-shape")
+        save_figure(ax, tmp_path / "p.png")
+        box = ax.get_tightbbox()
+        assert box is not None
+        canvas = ax.figure.bbox
+        assert box.x0 >= canvas.x0 - 1 and box.y0 >= canvas.y0 - 1
+        assert box.x1 <= canvas.x1 + 1 and box.y1 <= canvas.y1 + 1
+
+    def test_legend_does_not_cover_the_data(self, tmp_path):
+        x, y = t_shape(32)
+        ax = plot_map(x, y, y, truth=y)
+        save_figure(ax, tmp_path / "p.png")
+        assert ax.get_legend().get_window_extent().y1 < ax.xaxis.label.get_window_extent().y0 + 1
+
+
+def test_pyplot_is_left_alone(tmp_path):
+    code = f"""
+import sys
+import mongefit.plotting
+assert "matplotlib" not in sys.modules, "matplotlib must be imported only when used"
+import matplotlib
+# Asking for the backend by itself would import pyplot.
+settings = lambda: {{k: matplotlib.rcParams[k] for k in matplotlib.rcParams if k != "backend"}}
+before = settings()
+from mongefit.plotting import plot_convex, plot_history, plot_map, save_figure
+save_figure(plot_map([[0, 0]], [[1, 1]], [[1, 1]]), {str(tmp_path / "p.png")!r})
+plot_convex([[0, 1], [1, 2]], (0, 1, 0, 1))
+plot_history({{"step": [0], "loss": [1], "epsilon": [1]}})
+assert "matplotlib.pyplot" not in sys.modules
+assert settings() == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
