@@ -31,7 +31,7 @@ def double_precision(*trees: Any) -> Iterator[None]:
     needed = not trees or any(
         getattr(leaf, "dtype", None) == jnp.float64 for leaf in jax.tree_util.tree_leaves(trees)
     )
-    if needed and not jax.config.jax_enable_x64:
+    if needed and not jax.config.read("jax_enable_x64"):
         with jax.enable_x64(True):
             yield
     else:

@@ -146,10 +146,10 @@ class LBFGSInverse(InverseGradientSolver):
             return h.value(z[None])[0] - z @ target
 
         def minimise(start, target):
-            solver = optimistix.LBFGS(
+            solver: optimistix.LBFGS = optimistix.LBFGS(
                 rtol=0.1 * tol, atol=0.1 * tol, history_length=self.history_length
             )
-            solution = optimistix.minimise(
+            solution: optimistix.Solution = optimistix.minimise(
                 objective, solver, start, target, max_steps=self.max_iter, throw=False
             )
             return solution.value, solution.stats["num_steps"]

@@ -16,6 +16,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from mongefit._numerics import double_precision
+
 Activation = Literal["squareplus", "softplus"]
 
 
@@ -104,7 +106,8 @@ class Mahalanobis(ClosedFormConvexFunction):
                 "Mahalanobis needs a positive definite matrix; its smallest eigenvalue is "
                 f"{smallest:.3g}. Add a small multiple of the identity."
             )
-        self.matrix = jnp.asarray(checked)
+        with double_precision():  # or JAX would round the matrix to float32
+            self.matrix = jnp.asarray(checked)
         self.strong_convexity_ = smallest
 
     @property
@@ -202,9 +205,7 @@ def _activate(
     return jax.nn.softplus(t), jax.nn.sigmoid(t)
 
 
-def _activation_curvature(
-    activation: Activation, t: Float[Array, "*N w"]
-) -> Float[Array, "*N w"]:
+def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Float[Array, "*N w"]:
     """The second derivative of the activation."""
     if activation == "squareplus":
         return 2 / (t * t + 4) ** 1.5
@@ -312,13 +313,10 @@ class ICNN(ConvexFunction):
     def _network(self, z):
         """n(z) and ∇n(z), by one forward and one backward sweep."""
         hidden, out = self._positive_weights()
-        slopes = []
-        state = None
-        for k, (weight, bias) in enumerate(zip(self.passthrough, self.bias, strict=True)):
-            t = z @ weight.T + bias
-            if state is not None:
-                t = t + state @ hidden[k - 1].T
-            state, slope = _activate(self.activation, t)
+        state, slope = _activate(self.activation, z @ self.passthrough[0].T + self.bias[0])
+        slopes = [slope]
+        for weight, through, bias in zip(hidden, self.passthrough[1:], self.bias[1:], strict=True):
+            state, slope = _activate(self.activation, state @ weight.T + z @ through.T + bias)
             slopes.append(slope)
         adjoint = out * slopes[-1]
         gradient = adjoint @ self.passthrough[-1]
@@ -349,19 +347,18 @@ class ICNN(ConvexFunction):
         # ∇²n = Σ_k J_kᵀ diag(adjoint_k · σ''(t_k)) J_k with J_k = ∂t_k/∂z: a sum of non-negative
         # multiples of squares, so it is positive semidefinite in floating point too.
         hidden, out = self._positive_weights()
-        slopes, curvatures, jacobians = [], [], []
-        state = None
-        for k, (weight, bias) in enumerate(zip(self.passthrough, self.bias, strict=True)):
-            t = z @ weight.T + bias
-            jacobian = jnp.broadcast_to(weight, (len(z), *weight.shape))
-            if state is not None:
-                t = t + state @ hidden[k - 1].T
-                inner = slopes[-1][..., None] * jacobians[-1]
-                jacobian = jacobian + jnp.einsum("wv,Nvd->Nwd", hidden[k - 1], inner)
+        t = z @ self.passthrough[0].T + self.bias[0]
+        state, slope = _activate(self.activation, t)
+        slopes, curvatures = [slope], [_activation_curvature(self.activation, t)]
+        first = self.passthrough[0]
+        jacobians = [jnp.broadcast_to(first, (len(z), *first.shape))]
+        for weight, through, bias in zip(hidden, self.passthrough[1:], self.bias[1:], strict=True):
+            t = state @ weight.T + z @ through.T + bias
+            inner = slopes[-1][..., None] * jacobians[-1]
+            jacobians.append(through + jnp.einsum("wv,Nvd->Nwd", weight, inner))
             state, slope = _activate(self.activation, t)
             slopes.append(slope)
             curvatures.append(_activation_curvature(self.activation, t))
-            jacobians.append(jacobian)
         adjoint = jnp.broadcast_to(out, state.shape)
         total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
         for k in range(len(slopes) - 1, -1, -1):

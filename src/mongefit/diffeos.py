@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+import functools
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import paramax
 from flowjax.bijections import AbstractBijection, Chain, MaskedAutoregressive, Permute
+from flowjax.utils import get_ravelled_pytree_constructor
 from jaxtyping import Array, Float, PRNGKeyArray
 
 
@@ -36,8 +38,16 @@ class _BoundedAffine(AbstractBijection):
     location: Float[Array, ""]
     raw_log_scale: Float[Array, ""]
     bound: float = eqx.field(static=True)
-    shape: ClassVar[tuple[int, ...]] = ()
-    cond_shape: ClassVar[None] = None
+    shape: tuple[int, ...] = eqx.field(static=True)
+    cond_shape: None = eqx.field(static=True)
+
+    def __init__(self, bound: float):
+        # float32, so that it never widens a flow that is cast to float32 later.
+        self.location = jnp.zeros((), jnp.float32)
+        self.raw_log_scale = jnp.zeros((), jnp.float32)
+        self.bound = bound
+        self.shape = ()
+        self.cond_shape = None
 
     def _log_scale(self):
         return self.bound * jnp.tanh(self.raw_log_scale / self.bound)
@@ -91,19 +101,18 @@ class AutoregressiveFlow(Diffeo):
                 raise ValueError(f"AutoregressiveFlow needs {name} >= 1, got {value}.")
         if not max_log_scale > 0:
             raise ValueError(f"AutoregressiveFlow needs max_log_scale > 0, got {max_log_scale}.")
-        zero = jnp.zeros(())
         reverse = Permute(jnp.arange(dim)[::-1])
         steps: list[AbstractBijection] = []
         for block_key in jr.split(key, n_blocks):
             block = MaskedAutoregressive(
                 block_key,
-                transformer=_BoundedAffine(zero, zero, max_log_scale),
+                transformer=_BoundedAffine(max_log_scale),
                 dim=dim,
                 nn_width=width,
                 nn_depth=depth,
                 nn_activation=jnp.tanh,
             )
-            steps += [_with_silent_last_layer(block), reverse]
+            steps += [_prepared(block, max_log_scale), reverse]
         # Reversing twice is the identity; an odd number of reversals is undone at the end.
         self.bijection = Chain(steps if n_blocks % 2 == 0 else [*steps, reverse])
         self.n_blocks = n_blocks
@@ -121,7 +130,19 @@ class AutoregressiveFlow(Diffeo):
         return jax.vmap(paramax.unwrap(self.bijection).transform_and_log_det)(x)[1]
 
 
-def _with_silent_last_layer(block: MaskedAutoregressive) -> MaskedAutoregressive:
+@functools.cache
+def _transformer_constructor(bound: float) -> Callable:
+    """The function from conditioner outputs to a transformer, one object per bound.
+
+    Flowjax makes a new function for every block; as part of what jit compares it would make every
+    new flow compile anew.
+    """
+    # Concrete zeros even when the first flow is made while something is being traced.
+    with jax.ensure_compile_time_eval():
+        return get_ravelled_pytree_constructor(_BoundedAffine(bound), eqx.is_inexact_array)[0]
+
+
+def _prepared(block: MaskedAutoregressive, bound: float) -> MaskedAutoregressive:
     """Zero the last layer of the conditioner, so that the block is exactly the identity."""
 
     def last_layer(block):
@@ -129,4 +150,6 @@ def _with_silent_last_layer(block: MaskedAutoregressive) -> MaskedAutoregressive
         layer = block.masked_autoregressive_mlp.layers[-1]
         return layer.weight.args[1], layer.bias
 
-    return eqx.tree_at(last_layer, block, replace_fn=jnp.zeros_like)
+    block = eqx.tree_at(last_layer, block, replace_fn=jnp.zeros_like)
+    constructor = _transformer_constructor(bound)
+    return eqx.tree_at(lambda block: block.transformer_constructor, block, constructor)

@@ -115,24 +115,25 @@ def _evaluate(C, a, b, eps, g) -> _Point:
 
 
 def _hessian_inverse(a, eps, conditional, column):
-    r"""The map r ↦ (−∇²F)⁺ r, with −∇²F = (diag(c) − P̃ᵀ diag(a) P̃)/eps.
+    r"""The map (r, damping) ↦ (−∇²F + damping · diag(c)/eps)⁺ r, with c = colsum(P).
 
-    Scaled by c^(−1/2) on both sides it is I − KᵀK with the singular values of K in [0, 1]. Each
-    connected component of the plan contributes one null vector. The overall constant is deflated
-    exactly; the offsets between components that exchange no mass in this precision by a shift just
-    above rounding, whose effect on all other directions two rounds of refinement undo. A right-hand
-    side that conserves the mass of each component has nothing along them, so these offsets stay
-    where the last connected solve left them.
+    −∇²F = (diag(c) − P̃ᵀ diag(a) P̃)/eps. Scaled by c^(−1/2) on both sides it is I − KᵀK with the
+    singular values of K in [0, 1]. Each connected component of the plan contributes one null
+    vector. The overall constant is deflated exactly; the offsets between components that exchange
+    no mass in this precision by a shift just above rounding, whose effect on all other directions
+    two rounds of refinement undo. A right-hand side that conserves the mass of each component has
+    nothing along them, so these offsets stay where the last connected solve left them.
     """
-    m = column.shape[0]
+    identity = jnp.eye(column.shape[0], dtype=column.dtype)
     root = jnp.sqrt(column)
     inverse_root = jnp.where(column > 0, 1 / jnp.where(column > 0, root, 1.0), 0.0)
     K = jnp.sqrt(a)[:, None] * conditional * inverse_root
-    matrix = jnp.eye(m, dtype=column.dtype) - K.T @ K + jnp.outer(root, root) / jnp.sum(column)
-    shift = 20 * m * jnp.finfo(column.dtype).eps
-    factor = jnp.linalg.cholesky(matrix + shift * jnp.eye(m, dtype=column.dtype))
+    undamped = identity - K.T @ K + jnp.outer(root, root) / jnp.sum(column)
+    shift = 20 * column.shape[0] * jnp.finfo(column.dtype).eps
 
-    def solve(right):
+    def solve(right, damping):
+        matrix = undamped + damping * identity
+        factor = jnp.linalg.cholesky(matrix + shift * identity)
         scaled = inverse_root * right
         solution = jax.scipy.linalg.cho_solve((factor, True), scaled)
         for _ in range(2):
@@ -173,15 +174,17 @@ class _Climb(eqx.Module):
     best_error: Float[Array, ""]
     since_best: Int[Array, ""]
     iteration: Int[Array, ""]
+    damping: Float[Array, ""]
 
 
 def _anneal(C, a, b, eps, first_eps, g, advance, *, tol, patience, max_iter) -> _Climb:
     """Climb at a temperature until it is roughly solved, halve it, and at eps go on to ``tol``.
 
-    ``advance(point, temperature)`` takes one step of the method. The best potentials at eps are
-    kept; the climb ends when they have not improved for ``patience`` steps.
+    ``advance(point, temperature, damping)`` takes one step of the method and says what damping to
+    begin the next with. The best potentials at eps are kept; the climb ends when they have not
+    improved for ``patience`` steps.
     """
-    stage_tol = 1e-2
+    stage_tol = 1e-3
 
     def unfinished(climb: _Climb):
         return (
@@ -197,7 +200,7 @@ def _anneal(C, a, b, eps, first_eps, g, advance, *, tol, patience, max_iter) -> 
         point = jax.lax.cond(
             lower, lambda: _evaluate(C, a, b, temperature, climb.point.g), lambda: climb.point
         )
-        point = advance(point, temperature)
+        point, damping = advance(point, temperature, climb.damping)
         last = temperature <= eps
         better = last & (point.error < climb.best_error)
         return _Climb(
@@ -207,11 +210,13 @@ def _anneal(C, a, b, eps, first_eps, g, advance, *, tol, patience, max_iter) -> 
             best_error=jnp.where(better, point.error, climb.best_error),
             since_best=jnp.where(better | ~last, 0, climb.since_best + 1),
             iteration=climb.iteration + 1,
+            damping=damping,
         )
 
     point = _evaluate(C, a, b, first_eps, g)
     best_error = jnp.where(first_eps <= eps, point.error, jnp.inf).astype(C.dtype)
-    start = _Climb(point, first_eps, g, best_error, jnp.asarray(0), jnp.asarray(0))
+    zero = jnp.asarray(0)
+    start = _Climb(point, first_eps, g, best_error, zero, zero, jnp.zeros_like(best_error))
     return jax.lax.while_loop(unfinished, iterate, start)
 
 
@@ -246,8 +251,8 @@ class SinkhornDual(DualSolver):
     max_iter: int = eqx.field(static=True, default=20_000)
 
     def climb(self, C, a, b, eps, g_init, tol):
-        def advance(point, temperature):
-            return _evaluate(C, a, b, temperature, _sinkhorn_step(b, temperature, point))
+        def advance(point, temperature, damping):
+            return _evaluate(C, a, b, temperature, _sinkhorn_step(b, temperature, point)), damping
 
         first_eps = _first_temperature(C, a, b, eps) if g_init is None else eps
         climb = _anneal(
@@ -261,9 +266,11 @@ class NewtonDual(DualSolver):
     """Damped Newton on the semi-dual: 1–2 iterations when warm, annealed when cold.
 
     A warm start is tried at eps itself; when it does not converge, and for every cold start, eps
-    is halved step by step from mean(C). A Newton step that does not climb, or whose factorisation
-    fails, is replaced by a Sinkhorn step, which always climbs. When Newton ends above tolerance,
-    Sinkhorn takes over from its best point.
+    is halved step by step from mean(C). A Newton step that does not climb is damped in the manner
+    of Levenberg and Marquardt: parts of the plan that hardly exchange mass make the Hessian nearly
+    singular, and only those directions need shorter steps. A step that cannot be mended so, or
+    whose factorisation fails, is replaced by a Sinkhorn step, which always climbs. When Newton
+    ends above tolerance, Sinkhorn takes over from its best point.
 
     Parameters
     ----------
@@ -280,32 +287,35 @@ class NewtonDual(DualSolver):
     fallback_iter: int = eqx.field(static=True, default=5_000)
 
     def climb(self, C, a, b, eps, g_init, tol):
-        def advance(point, temperature):
+        def advance(point, temperature, damping):
             gradient = b - point.column
             solve = _hessian_inverse(a, temperature, point.conditional, point.column)
-            direction = solve(gradient)
-            slope = gradient @ direction
             slack = 8 * jnp.finfo(C.dtype).eps * point.size
 
-            def attempt(t):
-                trial = _evaluate(C, a, b, temperature, point.g + t * direction)
-                climbs = (slope >= 0) & (trial.value >= point.value + 1e-4 * t * slope - slack)
-                return t, trial, climbs | (trial.error < 0.5 * point.error)
+            def attempt(damping):
+                direction = solve(gradient, damping)
+                slope = gradient @ direction
+                trial = _evaluate(C, a, b, temperature, point.g + direction)
+                climbs = (slope >= 0) & (trial.value >= point.value + 0.1 * slope - slack)
+                return damping, trial, climbs | (trial.error < 0.5 * point.error)
 
             def searching(search):
-                t, _, accepted = search
-                return ~accepted & (t > 1e-3)
+                damping, _, accepted = search
+                return ~accepted & (damping < 1)
 
-            t, newton, accepted = jax.lax.while_loop(
-                searching, lambda search: attempt(0.5 * search[0]), attempt(jnp.ones_like(eps))
-            )
+            def harder(search):
+                return attempt(jnp.maximum(10 * search[0], 1e-6))
+
+            first = jnp.where(damping > 1e-5, 0.01 * damping, 0.0)
+            damping, newton, accepted = jax.lax.while_loop(searching, harder, attempt(first))
 
             def better_of_both():
                 sinkhorn = _evaluate(C, a, b, temperature, _sinkhorn_step(b, temperature, point))
                 pick = accepted & (newton.value >= sinkhorn.value)
                 return jax.tree.map(lambda x, y: jnp.where(pick, x, y), newton, sinkhorn)
 
-            return jax.lax.cond(accepted & (t == 1), lambda: newton, better_of_both)
+            next_point = jax.lax.cond(accepted & (damping == 0), lambda: newton, better_of_both)
+            return next_point, damping
 
         # Attempt 0 starts warm at eps, attempt 1 cold at mean(C); one loop, so one compiled body.
         def unsolved(carry):
@@ -357,7 +367,7 @@ def _implicit_potential(C, a, b, eps, g):
     point = _evaluate(*at)
     solve = _hessian_inverse(at[1], at[3], point.conditional, point.column)
     residual = b - _evaluate(C, a, b, eps, at[4]).column
-    return at[4] + solve(residual)
+    return at[4] + solve(residual, 0.0)
 
 
 def _unrolled_potential(C, a, b, eps, g, n_iter):
@@ -416,12 +426,15 @@ def solve_dual(
         g = jnp.where(close & jnp.all(jnp.isfinite(polished)), polished, g)
     elif differentiate == "unrolled":
         g = _unrolled_potential(C, a, b, eps, g, unrolled_iter)
+    else:
+        C, a, b, eps = fixed
     f = soft_minimum(C, b, g, eps)
     offset = 0.5 * (a @ f - b @ g)
     f, g = f - offset, g + offset
     error = marginal_error(*fixed, *jax.lax.stop_gradient((f, g)))
-    finite = jnp.isfinite(error)
-    status = jnp.where(error <= tol, Status.CONVERGED, jnp.where(finite, status, Status.NON_FINITE))
+    finite = jnp.isfinite(error) & jnp.all(jnp.isfinite(C))
+    status = jnp.where(error <= tol, Status.CONVERGED, status)
+    status = jnp.where(finite, status, Status.NON_FINITE)
     return DualSolution(
         f=jnp.where(finite, f, 0.0),
         g=jnp.where(finite, g, 0.0),

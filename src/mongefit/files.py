@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import difflib
 import io
 import itertools
 import lzma
@@ -16,11 +15,13 @@ import shutil
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from mongefit.errors import DataError, did_you_mean
 
 StrPath = str | os.PathLike[str]
 
@@ -45,10 +46,6 @@ _DAMAGED = (
     zlib.error,
     lzma.LZMAError,
 )
-
-
-class DataError(ValueError):
-    """The content of a user's file cannot be used; the message says where and how to mend it."""
 
 
 class _Content(NamedTuple):
@@ -411,7 +408,7 @@ def _read_archive(file: str, name: str | None, content: _Content, max_bytes: int
                 )
             name = next(iter(members))
         elif name not in members:
-            hint = _did_you_mean(name, members)
+            hint = did_you_mean(name, members)
             raise DataError(f"{file} holds no array {name!r}. Arrays: {present}.{hint}")
         member = members[name]
         where = f"{file}:{name}"
@@ -511,20 +508,14 @@ def _missing(file: str) -> str:
             present = [entry.name for entry in itertools.islice(entries, 1000)]
     except OSError:
         present = []
-    return f"{file} not found.{_did_you_mean(name, present) or ' Check the name and the folder.'}"
+    return f"{file} not found.{did_you_mean(name, present) or ' Check the name and the folder.'}"
 
 
 def _unknown_suffix(path: StrPath, suffixes: Sequence[str]) -> str:
     suffix = _suffix(path)
     found = f"the extension {suffix}" if suffix else "no extension"
     known = ", ".join(suffixes)
-    return f"{os.fspath(path)} has {found}. Known: {known}.{_did_you_mean(suffix, suffixes)}"
-
-
-def _did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    originals = {candidate.lower(): candidate for candidate in candidates}
-    near = difflib.get_close_matches(word.lower(), originals)
-    return f" Did you mean {' or '.join(originals[key] for key in near)}?" if near else ""
+    return f"{os.fspath(path)} has {found}. Known: {known}.{did_you_mean(suffix, suffixes)}"
 
 
 def _text(table: NDArray[np.float64], delimiter: str, header: Sequence[str] | None) -> bytes:

@@ -10,6 +10,8 @@ assumed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,9 +22,6 @@ from mongefit._numerics import double_precision, safe_log, safe_norm
 from mongefit.conjugate import InverseGradientSolver, inverse_gradient
 from mongefit.costs import Cost, displacements
 from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, soft_minimum, solve_dual
-
-BLOCK_SIZES = (64, 1024)
-"""Sizes to which batches of query points are padded, so that few shapes are ever compiled."""
 
 
 class Units(eqx.Module):
@@ -50,9 +49,9 @@ class Units(eqx.Module):
         """Leave the data as they are."""
         return cls(jnp.zeros(dim), jnp.ones(()))
 
-    def into(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+    def into(self, x: Float[Array | np.ndarray, "N d"]) -> Float[Array, "N d"]:
         """From the data's units into common units."""
-        return (x - self.centre) / self.scale
+        return (jnp.asarray(x) - self.centre) / self.scale
 
     def out_of(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
         """From common units back into the data's."""
@@ -90,9 +89,7 @@ def conditional_weights(
     return jax.nn.softmax(safe_log(weight) + (potential - C) / eps, axis=1)
 
 
-def conditional_mean(
-    s: Float[Array, "N m"], values: Float[Array, "N m d"]
-) -> Float[Array, "N d"]:
+def conditional_mean(s: Float[Array, "N m"], values: Float[Array, "N m d"]) -> Float[Array, "N d"]:
     """Σ_j s_j values_j; of ∇h(u − v_j) it is p(u), the gradient of the entropic potential."""
     return jnp.einsum("Nm,Nmd->Nd", s, values)
 
@@ -142,7 +139,9 @@ class EntropicMap(eqx.Module):
         with double_precision(self, points):
             cost = self.cost
             u, v = cost.latent_source(self.x), cost.latent_target(self.y)
-            inside = self.units.into(jnp.asarray(points)).astype(self.x.dtype)
+            inside = self.units.into(points).astype(self.x.dtype)
+            back: Callable[[Array], Array]
+            there: Callable[[Array], Array]
             if reverse:
                 w = cost.latent_target(inside)
                 z = displacements(u, w).swapaxes(0, 1)
@@ -157,9 +156,7 @@ class EntropicMap(eqx.Module):
             s = conditional_weights(C.reshape(z.shape[:2]), weight, potential, self.eps)
             p = conditional_mean(s, gradient.reshape(z.shape))
             # The mean displacement is where to start, and the answer for quadratic h.
-            found = inverse_gradient(
-                cost.h, p, conditional_mean(s, z), solver=self.inverse_solver
-            )
+            found = inverse_gradient(cost.h, p, conditional_mean(s, z), solver=self.inverse_solver)
             image = w + sign * found.z
             result = back(image)
             round_trip = safe_norm(there(result) - image) / (1 + safe_norm(image))
@@ -170,13 +167,13 @@ class EntropicMap(eqx.Module):
     def f_hat(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
         """f̂(x) = −eps log Σ_j b_j exp((g_j − c(x, y_j))/eps), at any point, in common units."""
         with double_precision(self, x):
-            inside = self.units.into(jnp.asarray(x)).astype(self.x.dtype)
+            inside = self.units.into(x).astype(self.x.dtype)
             return soft_minimum(self.cost.matrix(inside, self.y), self.b, self.g, self.eps)
 
     def g_hat(self, y: Float[Array, "N d"]) -> Float[Array, " N"]:
         """ĝ(y) = −eps log Σ_i a_i exp((f_i − c(x_i, y))/eps), at any point, in common units."""
         with double_precision(self, y):
-            inside = self.units.into(jnp.asarray(y)).astype(self.x.dtype)
+            inside = self.units.into(y).astype(self.x.dtype)
             return soft_minimum(self.cost.matrix(self.x, inside).T, self.a, self.f, self.eps)
 
     def plan(self) -> Float[Array, "n m"]:

@@ -21,10 +21,12 @@ from jaxtyping import Array, Bool, Float, Int
 from mongefit.conjugate import InverseGradientSolver, inverse_gradient
 from mongefit.costs import Cost, pairwise_value, pairwise_value_and_gradient
 from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, solve_dual
+from mongefit.errors import TrainingError
 from mongefit.losses import Context, Pairs
 from mongefit.maps import conditional_mean, conditional_weights, relative_eps
 
 Term = Callable[[Context], Float[Array, ""]]
+Scalar = Float[Array, ""] | float
 
 DEFAULT_OPTIMISER = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_adam(b2=0.99))
 """Directions of unit rate; the learning rates are applied by the step."""
@@ -33,12 +35,17 @@ DEFAULT_OPTIMISER = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_
 class Schedule(eqx.Module):
     """A quantity that goes geometrically from ``start`` to ``end`` over the run."""
 
-    start: float
-    end: float
+    start: Scalar = eqx.field(converter=jnp.asarray)
+    end: Scalar = eqx.field(converter=jnp.asarray)
 
     def __call__(self, progress: Float[Array, ""]) -> Float[Array, ""]:
         """The value at ``progress`` in [0, 1]."""
         return self.start * (self.end / self.start) ** jnp.clip(progress, 0.0, 1.0)
+
+
+def _as_terms(terms):
+    # Arrays, here and below: a Python number would be compiled in, and a new one compiled anew.
+    return tuple((jnp.asarray(weight), term) for weight, term in terms)
 
 
 class Problem(eqx.Module):
@@ -65,11 +72,11 @@ class Problem(eqx.Module):
     a: Float[Array, " n"]
     b: Float[Array, " m"]
     pairs: Pairs
-    terms: tuple[tuple[float, Term], ...]
+    terms: tuple[tuple[Scalar, Term], ...] = eqx.field(converter=_as_terms)
     epsilon: Schedule
     learning_rate: Schedule
     diffeo_learning_rate: Schedule
-    max_iter: int
+    max_iter: Int[Array, ""] | int = eqx.field(converter=jnp.asarray)
     dual_solver: DualSolver | None = None
     inverse_solver: InverseGradientSolver | None = None
     differentiate: Differentiation = eqx.field(static=True, default="implicit")
@@ -225,7 +232,8 @@ def objective(
     """The weighted sum of all terms, the first term alone, and the inner solves."""
     context, solves = evaluate(problem, cost, epsilon, warm)
     values = [term(context) for _, term in problem.terms]
-    total = sum(weight * value for (weight, _), value in zip(problem.terms, values, strict=True))
+    weights = jnp.asarray([weight for weight, _ in problem.terms], problem.x.dtype)
+    total = weights @ jnp.stack(values)
     return total, (values[0], solves)
 
 
@@ -237,7 +245,7 @@ def _select(condition, when_true, when_false):
 
 
 def _scale(tree, factor):
-    return jax.tree.map(lambda leaf: factor * leaf, tree)
+    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
 
 
 def step(problem: Problem, state: State) -> tuple[State, Info]:
@@ -315,7 +323,9 @@ def run_interval(problem: Problem, state: State, length: int) -> tuple[State, In
         new_state, info = step(problem, eqx.combine(arrays, static))
         return eqx.filter(new_state, eqx.is_array), info
 
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, arrays)[1])
+    blank = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, arrays)[1]
+    )
 
     def body(arrays, _):
         step_number = eqx.combine(arrays, static).step
@@ -326,10 +336,6 @@ def run_interval(problem: Problem, state: State, length: int) -> tuple[State, In
 
     arrays, infos = jax.lax.scan(body, arrays, length=length)
     return eqx.combine(arrays, static), infos
-
-
-class TrainingError(RuntimeError):
-    """Training could not go on: too many steps in a row failed."""
 
 
 def train(

@@ -1,0 +1,39 @@
+# `make demo` and `make test` set everything up in .venv and reuse it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test lint bench lock clean
+
+setup: $(READY)
+
+# constraints.txt pins every package; pyproject.toml says which are needed.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "mongefit needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1" --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/mongefit demo --force
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+
+# Pin afresh what .venv holds now.
+lock: $(READY)
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache mongefit-demo build dist

@@ -1,0 +1,5 @@
+"""``python -m mongefit``."""
+
+from mongefit.cli import main
+
+main()

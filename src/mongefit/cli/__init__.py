@@ -1,0 +1,36 @@
+"""The command ``mongefit``: fit, transform, info, demo.
+
+Only click is imported here. JAX and the rest of the library are imported by a command once it
+runs, so that help, version and usage errors come at once.
+"""
+
+from __future__ import annotations
+
+import click
+
+import mongefit
+from mongefit.cli.demo import demo
+from mongefit.cli.fit import fit
+from mongefit.cli.info import info
+from mongefit.cli.interrupts import raise_on_termination
+from mongefit.cli.transform import transform
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(mongefit.__version__, prog_name="mongefit")
+def cli() -> None:
+    """Learn what moving costs and where things move.
+
+    Two clouds of points and some known pairs give a cost, and the optimal transport map of that
+    cost. Start with: mongefit demo
+    """
+
+
+for _command in (demo, fit, transform, info):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    raise_on_termination()
+    cli(prog_name="mongefit")

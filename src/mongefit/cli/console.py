@@ -1,0 +1,260 @@
+"""What every command shares: where text goes, how warnings look, and what exit codes mean."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import click
+
+from mongefit.cli.interrupts import EXIT_CODES, WORDS, Terminated
+
+_OPTION_NAMES = re.compile(
+    r"\b(cost_size_penalty|diffeo_learning_rate|hidden_layer_sizes|learning_rate|many_to_many|"
+    r"max_iter|normalize_weight|random_state|source_weight|target_weight)\b(?:=True)?"
+)
+_FORCE = "overwrite it with --force"
+
+
+class Failed(click.ClickException):
+    """The work could not be done: a file cannot be written, training broke off, …"""
+
+    exit_code = 1
+
+
+class BadData(click.ClickException):
+    """A table or a model file cannot be used."""
+
+    exit_code = 3
+
+
+class NotConverged(click.ClickException):
+    """A solve did not converge, and that is not acceptable."""
+
+    exit_code = 4
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C."""
+
+    exit_code = EXIT_CODES[signal.SIGINT]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message below the ^C of the terminal."""
+        click.echo(f"\n{self.message}", err=True)
+
+
+class Ended(Interrupted):
+    """SIGTERM."""
+
+    exit_code = EXIT_CODES[signal.SIGTERM]
+
+
+class Console:
+    """Results on stdout, everything else on stderr.
+
+    Parameters
+    ----------
+    quiet
+        Leave out notes and progress.
+    verbose
+        Give details.
+    as_json
+        One JSON object is the only result.
+    """
+
+    def __init__(self, *, quiet: bool, verbose: bool, as_json: bool):
+        self._quiet = quiet
+        self._verbose = verbose
+        self._as_json = as_json
+        self._warned: set[str] = set()
+        self.written: list[str] = []
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether a progress bar is wanted."""
+        return not self._quiet and not os.environ.get("TQDM_DISABLE")
+
+    def say(self, text: str = "") -> None:
+        """A result for people."""
+        if not self._as_json:
+            _print(text)
+
+    def item(self, name: str, text: str) -> None:
+        """A result for people with its name, as an entry of a list."""
+        width = shutil.get_terminal_size().columns
+        self.say(click.wrap_text(text, width, f"  {name:<15} ", " " * 18))
+
+    def result(self, values: Mapping[str, Any]) -> None:
+        """The result for programs."""
+        if self._as_json:
+            _print(json.dumps(_plain(values), indent=2, ensure_ascii=False, allow_nan=False))
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is neither a result nor a warning."""
+        if not self._quiet:
+            click.echo(text, err=True)
+
+    def detail(self, text: str) -> None:
+        """Something for those who asked for details."""
+        if self._verbose:
+            click.echo(text, err=True)
+
+    def wrote(self, path: str) -> None:
+        """Remember a file that was written."""
+        self.written.append(path)
+
+    def warn(self, text: str) -> None:
+        """One warning in one line, once."""
+        # The check of all pairs and that of the training pairs differ in numbers only.
+        gist = re.sub(r"\d+", "#", text)
+        if gist not in self._warned:
+            self._warned.add(gist)
+            click.echo(f"warning: {_in_options(text)}", err=True)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Show warnings as lines, and end every failure with a message and an exit code."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: self.warn(str(message))
+            try:
+                yield
+            except (click.ClickException, click.exceptions.Exit):
+                raise
+            except KeyboardInterrupt:
+                raise Interrupted(f"{WORDS[signal.SIGINT]}; {self._what_is_left()}.") from None
+            except Terminated:
+                raise Ended(f"{WORDS[signal.SIGTERM]}; {self._what_is_left()}.") from None
+            except Exception as error:
+                if os.environ.get("MONGEFIT_DEBUG"):
+                    raise
+                raise _explain(error) from error
+
+    def _what_is_left(self) -> str:
+        if not self.written:
+            return "nothing was written"
+        return f"already written: {', '.join(self.written)}"
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --json, -q and -v, and call it with the Console that they describe."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
+    @click.option("-v", "--verbose", is_flag=True, help="More details, on stderr.")
+    @functools.wraps(function)
+    def run(as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+        console = Console(quiet=quiet, verbose=verbose, as_json=as_json)
+        with console.running():
+            function(console, **options)
+
+    return run
+
+
+def start_jax(console: Console) -> None:
+    """Set up the compilation cache, import JAX and make sure that it has a device.
+
+    Raises
+    ------
+    Failed
+        If the device that JAX_PLATFORMS names is not there.
+    """
+    if not os.environ.get("MONGEFIT_NO_CACHE"):
+        _set_cache()
+    import jax
+
+    try:
+        devices = jax.devices()
+    except (RuntimeError, AssertionError) as error:  # JAX 0.10 asserts that CUDA is there
+        wanted = os.environ.get("JAX_PLATFORMS")
+        if not wanted:
+            raise
+        raise Failed(
+            f"JAX_PLATFORMS={wanted}, but JAX finds no such device here. Unset JAX_PLATFORMS to "
+            "use what there is, or install JAX for that device."
+        ) from error
+    console.detail(f"JAX {jax.__version__} on {devices[0].device_kind} ({len(devices)} device(s))")
+    console.detail(f"compilation cache: {os.environ.get('JAX_COMPILATION_CACHE_DIR') or 'none'}")
+
+
+def _set_cache() -> None:
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or "jax" in sys.modules:
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.path.join(home, "mongefit", "jax")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+
+
+def count(number: int, noun: str) -> str:
+    """'1 point', '2 points'."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _explain(error: Exception) -> click.ClickException:
+    from mongefit.errors import ConvergenceError, DataError, OptionError, TrainingError
+
+    kinds: dict[type[Exception], type[click.ClickException]] = {
+        OptionError: click.UsageError,
+        DataError: BadData,
+        ConvergenceError: NotConverged,
+        TrainingError: Failed,
+        OSError: Failed,
+    }
+    for kind, explained in kinds.items():
+        if isinstance(error, kind):
+            return explained(_in_options(str(error)))
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return Failed("Not enough memory. Fewer points or smaller hidden layers need less.")
+    first_line = str(error).partition("\n")[0]
+    return Failed(
+        f"{type(error).__name__}: {first_line} (unexpected; MONGEFIT_DEBUG=1 shows where)"
+    )
+
+
+def _in_options(text: str) -> str:
+    """A message of the library in the words of the command line."""
+    text = _OPTION_NAMES.sub(lambda found: "--" + found[1].replace("_", "-"), text)
+    text = re.sub(r"\b(cost|diffeo|dtype)='(\w+)'", r"--\1 \2", text)
+    text = text.replace(
+        "overwrite it: --force on the command line, overwrite=True in Python", _FORCE
+    )
+    # What only those can look at who hold the Python object.
+    text = re.sub(r" \(see history_\S+\)", "", text)
+    return text.replace(" map_.transport tells which; a", " A")
+
+
+def _print(text: str) -> None:
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        # Whoever read the output has gone, as in `mongefit fit … | head -1`. The work goes on, and
+        # Python must not complain at exit about what could not be flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; numbers that it has not become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

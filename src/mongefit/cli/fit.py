@@ -1,0 +1,305 @@
+"""``mongefit fit``."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mongefit.cli.console import Console, command, count, start_jax
+from mongefit.cli.interrupts import promptly_interruptible
+from mongefit.cli.options import number_or_range, read_config, whole_numbers
+from mongefit.cli.outputs import check_folder, check_output
+
+if TYPE_CHECKING:
+    from mongefit.cli.clouds import Clouds
+    from mongefit.estimator import MongeMap
+
+_MAX_DRAWN = 2000
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--pairs", metavar="FILE", help="Known pairs: row of SOURCE, row of TARGET, from 0.")
+@click.option("-o", "--output", metavar="MODEL", required=True, help="Model file to write.")
+@click.option("--force", is_flag=True, help="Overwrite files that exist.")
+@click.option("--pictures", metavar="FOLDER", help="Draw map.png, cost.png and history.png there.")
+@click.option(
+    "--holdout",
+    type=float,
+    metavar="FRACTION",
+    help="Share of the pairs kept from training to measure the error.  [default: 0.2 from 20 pairs "
+    "on, else 0]",
+)
+@click.option(
+    "--config",
+    metavar="FILE.toml",
+    is_eager=True,
+    expose_value=False,
+    callback=read_config,
+    help="Options from a file; the command line wins.",
+)
+@click.option("--source-weight", metavar="FILE", help="Weights of the source, one column.")
+@click.option("--target-weight", metavar="FILE", help="Weights of the target, one column.")
+@click.option("--normalize-weight", is_flag=True, help="Divide weights by their sum.")
+@click.option("--many-to-many", is_flag=True, help="Accept several targets for one source.")
+@click.option(
+    "--cost",
+    type=click.Choice(["icnn", "sqeuclidean"]),
+    default="icnn",
+    show_default=True,
+    help="Learned convex function, or squared Euclidean.",
+)
+@click.option(
+    "--diffeo",
+    type=click.Choice(["none", "shared", "separate"]),
+    default="none",
+    show_default=True,
+    help="Flows: none, one for both clouds, one each.",
+)
+@click.option(
+    "--hidden-layer-sizes",
+    callback=whole_numbers,
+    metavar="SIZES",
+    default="64,64",
+    show_default=True,
+    help="Widths of the learned function.",
+)
+@click.option(
+    "--symmetric/--no-symmetric", default=True, show_default=True, help="Whether h(-z) = h(z)."
+)
+@click.option("--alpha", type=float, default=0.01, show_default=True, help="Strong convexity of h.")
+@click.option(
+    "--epsilon",
+    callback=number_or_range,
+    metavar="NUMBER|START,END",
+    default="0.01",
+    show_default=True,
+    help="Regularisation relative to the mean cost.",
+)
+@click.option("--max-iter", type=int, default=500, show_default=True, help="Training steps.")
+@click.option(
+    "--learning-rate", type=float, default=0.05, show_default=True, help="Adam's rate for h."
+)
+@click.option(
+    "--diffeo-learning-rate",
+    type=float,
+    default=0.005,
+    show_default=True,
+    help="Adam's rate for the flows.",
+)
+@click.option(
+    "--cost-size-penalty",
+    type=float,
+    default=1e-7,
+    show_default=True,
+    help="Keeps h from growing.",
+)
+@click.option(
+    "--random-state",
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the initial weights and of the held-out pairs.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32"]),
+    default="float64",
+    show_default=True,
+    help="Precision.",
+)
+@click.option("--strict", is_flag=True, help="Fail (exit 4) where a solve did not converge.")
+@command
+def fit(
+    console: Console,
+    source: str,
+    target: str,
+    pairs: str | None,
+    output: str,
+    force: bool,
+    pictures: str | None,
+    holdout: float | None,
+    source_weight: str | None,
+    target_weight: str | None,
+    **options: Any,
+) -> None:
+    """Learn a cost and its map from SOURCE to TARGET.
+
+    Tables are .csv, .tsv, .npy or .npz files with a point in each row; name one array of several
+    as file.npz:name. Model files are usually called something.mongefit.
+    """
+    if holdout is not None and not 0 <= holdout < 1:
+        raise click.BadParameter("must be at least 0 and below 1.", param_hint="--holdout")
+    options["diffeo"] = None if options["diffeo"] == "none" else options["diffeo"]
+    learns = options["cost"] != "sqeuclidean" or options["diffeo"] is not None
+    if learns and pairs is None:
+        raise click.UsageError(
+            "A cost is learned from known pairs: give --pairs FILE, or use --cost sqeuclidean "
+            "without --diffeo for the map of a fixed cost."
+        )
+    _check_options(options)
+    check_output(output, force=force, inputs=(source, target, pairs, source_weight, target_weight))
+    names = ["map.png", "cost.png", "history.png"]
+    if not learns or options["max_iter"] == 0:
+        names.remove("history.png")
+    drawn = {} if pictures is None else check_folder(pictures, names, force=force)
+
+    from mongefit.cli.clouds import hold_out, read_clouds
+
+    clouds = read_clouds(
+        source,
+        target,
+        pairs,
+        source_weight=source_weight,
+        target_weight=target_weight,
+        normalize_weight=options["normalize_weight"],
+        many_to_many=options["many_to_many"],
+    )
+    if learns:
+        clouds = hold_out(clouds, holdout, seed=options["random_state"])
+    _say_what_was_taken(console, clouds, (source, target, pairs), learns=learns)
+
+    start_jax(console)
+    from mongefit.cli.summary import fit_baseline, health, table
+    from mongefit.estimator import MongeMap
+
+    model = MongeMap(**options, verbose=int(console.shows_progress))
+    models = {"squared_euclidean": model}
+    weights = {"source_weight": clouds.a, "target_weight": clouds.b}
+    if learns:
+        console.note("Compiling, which takes longest the first time; then training.")
+    started = time.monotonic()
+    with promptly_interruptible():
+        model.fit(clouds.x, clouds.y, pairs=clouds.training_pairs if learns else None, **weights)
+        seconds = time.monotonic() - started
+        if learns:
+            baseline = fit_baseline(console, model, clouds.x, clouds.y, **weights)
+            models = {"squared_euclidean": baseline, "learned_cost": model}
+        errors = _errors(models, clouds, learns=learns)
+    model.save(output, overwrite=force)
+    console.wrote(output)
+    if pictures is not None:
+        os.makedirs(pictures, exist_ok=True)
+        _draw(console, drawn, models, clouds, errors)
+
+    if errors:
+        console.say(f"\n{table(errors, _columns(errors))}\n")
+    console.say(health(model, seconds))
+    for path in console.written:
+        console.say(f"Wrote {path}")
+    console.result(
+        {
+            "model": output,
+            "files": console.written,
+            "n_source": len(clouds.x),
+            "n_target": len(clouds.y),
+            "n_features": clouds.x.shape[1],
+            "n_pairs": len(clouds.pairs),
+            "n_held_out": int(clouds.held_out.sum()),
+            "rmse": errors,
+            "n_iter": model.n_iter_,
+            "seconds": round(seconds, 3),
+            "diagnostics": model.diagnostics_,
+            "data_sha256": model.data_sha256_,
+        }
+    )
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Find what fit would refuse before any file is read."""
+    from mongefit.validation import check_count, check_epsilon, check_layers, check_positive
+
+    check_epsilon(options["epsilon"])
+    check_count(options["max_iter"], "max_iter")
+    check_layers(options["hidden_layer_sizes"])
+    for name in ("alpha", "learning_rate", "diffeo_learning_rate"):
+        check_positive(options[name], name)
+    check_positive(options["cost_size_penalty"], "cost_size_penalty", zero=True)
+
+
+def _say_what_was_taken(
+    console: Console, clouds: Clouds, files: tuple[str, str, str | None], *, learns: bool
+) -> None:
+    source, target, pairs = files
+    features = count(clouds.x.shape[1], "feature")
+    console.say(f"Source: {count(len(clouds.x), 'point')}, {features} ({source})")
+    console.say(f"Target: {count(len(clouds.y), 'point')}, {features} ({target})")
+    if pairs is None:
+        return
+    held_out = f", {clouds.held_out.sum()} held out" if learns else ""
+    console.say(f"Pairs: {len(clouds.pairs)} known{held_out} ({pairs})")
+    if not learns:
+        console.note("note: this cost is fixed; the pairs only measure its error.")
+    elif not clouds.held_out.any():
+        console.note("note: no pairs are held out; the error on unseen ones is unknown.")
+
+
+def _errors(
+    models: dict[str, MongeMap], clouds: Clouds, *, learns: bool
+) -> dict[str, dict[str, float]]:
+    """RMSE of each way to predict, on the pairs that were learned from and on the others."""
+    import numpy as np
+
+    from mongefit.cli.summary import rmse
+
+    if not len(clouds.pairs):
+        return {}
+    x, y = clouds.x[clouds.pairs[:, 0]], clouds.y[clouds.pairs[:, 1]]
+    mean = np.average(clouds.y, axis=0, weights=clouds.b)
+    predictions = {"identity": x, "target_mean": np.broadcast_to(mean, y.shape)}
+    predictions |= {name: model.transform(x) for name, model in models.items()}
+    parts = {"training" if learns else "known": ~clouds.held_out}
+    if clouds.held_out.any():
+        parts["held_out"] = clouds.held_out
+    return {
+        name: {part: rmse(mapped[chosen], y[chosen]) for part, chosen in parts.items()}
+        for name, mapped in predictions.items()
+    }
+
+
+def _columns(errors: dict[str, dict[str, float]]) -> dict[str, str]:
+    return {part: f"{part.replace('_', '-')} pairs" for part in errors["identity"]}
+
+
+def _draw(
+    console: Console,
+    paths: dict[str, str],
+    models: dict[str, MongeMap],
+    clouds: Clouds,
+    errors: dict[str, dict[str, float]],
+) -> None:
+    import numpy as np
+
+    from mongefit.cli.pictures import save_cost, save_history, save_map
+
+    drawn = np.unique(np.linspace(0, len(clouds.x) - 1, _MAX_DRAWN).astype(int))
+    truth = None
+    if len(clouds.pairs):
+        # Rows that stay NaN are not drawn.
+        truth = np.full_like(clouds.x, np.nan)
+        shown = clouds.pairs[clouds.held_out] if clouds.held_out.any() else clouds.pairs
+        truth[shown[:, 0]] = clouds.y[shown[:, 1]]
+        truth = truth[drawn]
+    *_, model = models.values()
+    titled = {_title(name, errors): found for name, found in models.items()}
+    save_map(paths["map.png"], titled, clouds.x[drawn], clouds.y, truth)
+    console.wrote(paths["map.png"])
+    save_cost(paths["cost.png"], model, clouds.x[drawn])
+    console.wrote(paths["cost.png"])
+    if "history.png" in paths:
+        save_history(paths["history.png"], model)
+        console.wrote(paths["history.png"])
+
+
+def _title(name: str, errors: dict[str, dict[str, float]]) -> str:
+    from mongefit.cli.summary import LABELS
+
+    if not errors:
+        return LABELS[name]
+    part, error = list(errors[name].items())[-1]
+    return f"{LABELS[name]} ({part.replace('_', '-')} RMSE {error:.3g})"

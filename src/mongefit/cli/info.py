@@ -1,0 +1,90 @@
+"""``mongefit info``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mongefit.cli.console import Console, command, count
+
+
+@click.command()
+@click.argument("model")
+@command
+def info(console: Console, model: str) -> None:
+    """Say what a MODEL file holds."""
+    from safetensors import safe_open
+
+    from mongefit.errors import ModelFileError
+    from mongefit.storage import read_header
+
+    header = read_header(model)
+    with safe_open(model, framework="numpy") as file:
+        names = file.keys()
+        losses = file.get_tensor("history.loss") if "history.loss" in names else []
+    final_loss = float(losses[-1]) if len(losses) else None
+    try:
+        lines = _describe(header, final_loss)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{model} has a header that does not describe a model.") from error
+    console.say(model)
+    for name, text in lines.items():
+        console.item(name, text)
+    console.result({"model": model, "final_loss": final_loss, **header})
+
+
+def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str]:
+    n, m, dim = header["shape"]
+    found = header["diagnostics"]
+    versions = header["versions"]
+    parts = found["plan_components"]
+    trained = f"{header['n_iter']} steps, {found['skipped_steps']} skipped"
+    if not found["trained"]:
+        trained = "no"
+    elif final_loss is not None:
+        trained += f", last loss {final_loss:.3g}"
+    return {
+        "points": f"{n} source, {m} target",
+        "features": str(dim),
+        "cost": _describe_part(header["cost"]["h"]),
+        "flows": _describe_flows(header["cost"]),
+        "trained": trained,
+        "epsilon": f"{found['epsilon']:g} of the mean cost",
+        "dual solve": f"{found['dual_status']}, error {found['dual_error']:.0e}, "
+        + count(found["dual_iterations"], "iteration"),
+        "plan": "in one piece" if parts == 1 else f"in {parts} parts",
+        "precision": header["dtype"],
+        "data": f"sha256 {header['data_sha256'][:16]}…",
+        "written by": f"mongefit {header['mongefit']}, jax {versions['jax']}",
+        "options": _describe_options(header["options"]),
+    }
+
+
+def _describe_part(spec: dict[str, Any]) -> str:
+    rest = ", ".join(f"{_words(k)} {_text(v)}" for k, v in spec.items() if k != "kind")
+    return f"{spec['kind']} ({rest})" if rest else str(spec["kind"])
+
+
+def _describe_flows(cost: dict[str, Any]) -> str:
+    if cost["shared"]:
+        return f"shared: {_describe_part(cost['phi_mu'])}"
+    both = {"source": cost["phi_mu"], "target": cost["phi_nu"]}
+    flows = [f"{side}: {_describe_part(spec)}" for side, spec in both.items() if spec]
+    return "; ".join(flows) or "none"
+
+
+def _describe_options(options: dict[str, Any]) -> str:
+    return ", ".join(f"{_words(k)} {_text(v)}" for k, v in options.items() if k != "verbose")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)

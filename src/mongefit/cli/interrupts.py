@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM, also while compiled code keeps Python from noticing them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def raise_on_termination() -> None:
+    """Turn SIGTERM into an exception, as Python does with Ctrl-C."""
+    signal.signal(signal.SIGTERM, _raise_terminated)
+
+
+@contextlib.contextmanager
+def promptly_interruptible(*, grace: float = 1.0) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end a computation that writes no files.
+
+    Python handles a signal when control is back in Python, which may take half a minute while XLA
+    compiles. A thread that is told of signals by the C-level handler waits for ``grace`` seconds
+    and then ends the process itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    done = threading.Event()
+    told, teller = socket.socketpair()
+    teller.setblocking(False)
+    watcher = threading.Thread(target=_watch, args=(told, done, grace), daemon=True)
+    previous = signal.set_wakeup_fd(teller.fileno(), warn_on_full_buffer=False)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.set_wakeup_fd(previous)
+        teller.close()
+        watcher.join()
+        told.close()
+
+
+def _watch(told: socket.socket, done: threading.Event, grace: float) -> None:
+    while received := told.recv(1):
+        number = received[0]
+        if number in EXIT_CODES and not done.wait(grace):
+            os.write(2, f"\n{WORDS[signal.Signals(number)]}; nothing was written.\n".encode())
+            os._exit(EXIT_CODES[signal.Signals(number)])

@@ -1,0 +1,36 @@
+"""What mongefit raises and warns of; every message says what is wrong, where and how to mend it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from sklearn.exceptions import ConvergenceWarning as ConvergenceWarning
+from sklearn.exceptions import NotFittedError as NotFittedError
+
+
+class DataError(ValueError):
+    """Arrays, weights, pairs or files cannot be used."""
+
+
+class OptionError(ValueError):
+    """An option has a value that it cannot take."""
+
+
+class ModelFileError(DataError):
+    """A model file is damaged, forged, or of a version that this release cannot read."""
+
+
+class TrainingError(RuntimeError):
+    """Training could not go on: too many steps in a row failed."""
+
+
+class ConvergenceError(RuntimeError):
+    """A solve did not converge and ``strict`` was asked for."""
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """' Did you mean …?' with the near matches, or nothing."""
+    originals = {candidate.lower(): candidate for candidate in candidates}
+    near = difflib.get_close_matches(word.lower(), originals)
+    return f" Did you mean {' or '.join(originals[key] for key in near)}?" if near else ""

@@ -1,0 +1,326 @@
+"""Model files: tensors and a JSON header in one safetensors file, with a checksum over both.
+
+Nothing in a file is ever executed: the header names kinds of objects out of a fixed list and their
+settings, and the tensors must have exactly the names, types and shapes that these imply. The
+checksum finds damage; it is not a signature and says nothing about who wrote the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import numbers
+import os
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+import mongefit
+from mongefit._numerics import double_precision
+from mongefit.convex import ICNN, ConvexFunction, Mahalanobis, PowerNorm, SquaredEuclidean
+from mongefit.costs import Cost
+from mongefit.diffeos import AutoregressiveFlow, Diffeo
+from mongefit.errors import ModelFileError, OptionError
+from mongefit.estimator import MongeMap
+from mongefit.files import atomic_write
+from mongefit.maps import EntropicMap, Units
+
+FORMAT = "mongefit-model"
+FORMAT_VERSION = 1
+_KEY = "mongefit"
+_RECORDED = ("jax", "jaxlib", "equinox", "numpy", "flowjax")
+
+
+def save(estimator: MongeMap, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a fitted estimator to one file, completely or not at all."""
+    with double_precision():
+        tensors = {f"map{name}": np.asarray(leaf) for name, leaf in _named_arrays(estimator.map_)}
+        tensors |= {f"history.{name}": column for name, column in estimator.history_.items()}
+    header = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "mongefit": mongefit.__version__,
+        "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+        "options": {name: _option(value) for name, value in estimator.get_params().items()},
+        "cost": {
+            "h": _describe_h(estimator.map_.cost.h),
+            "phi_mu": _describe_diffeo(estimator.map_.cost.phi_mu),
+            "phi_nu": _describe_diffeo(estimator.map_.cost.phi_nu),
+            "shared": estimator.map_.cost.shared,
+        },
+        "dtype": str(estimator.map_.x.dtype),
+        "shape": [len(estimator.map_.x), len(estimator.map_.y), estimator.n_features_in_],
+        "n_iter": estimator.n_iter_,
+        "diagnostics": estimator.diagnostics_,
+        "data_sha256": estimator.data_sha256_,
+    }
+    if hasattr(estimator, "feature_names_in_"):
+        header["feature_names"] = list(map(str, estimator.feature_names_in_))
+    header["sha256"] = _checksum(header, tensors)
+    data = safetensors.numpy.save(
+        {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()},
+        metadata={_KEY: json.dumps(header, sort_keys=True)},
+    )
+    atomic_write(path, data, overwrite=overwrite)
+
+
+def load(path: str | os.PathLike[str]) -> MongeMap:
+    """Read an estimator that `MongeMap.save` wrote; it maps points to the same bits.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, or of a version that this release cannot read.
+    """
+    header, tensors = _read(path)
+    try:
+        with double_precision():
+            return _rebuild(header, tensors)
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from None
+    except Exception as error:  # whatever a forged header makes the constructors raise
+        raise ModelFileError(
+            f"{os.fspath(path)} is not a valid model: its header does not describe one ({error})."
+        ) from error
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a model file, after the checksum has been verified."""
+    return _read(path)[0]
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        raise ModelFileError(f"{name} is a folder. Name a model file in it.")
+    if not os.path.exists(name):
+        raise ModelFileError(f"{name} not found. Check the name and the folder.")
+    try:
+        with safetensors.safe_open(name, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in list(file.keys())}
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
+        raise ModelFileError(
+            f"{name} is not a mongefit model, or is damaged ({error}). Models are written by "
+            "MongeMap.save and by the command 'mongefit fit'."
+        ) from error
+    try:
+        header = json.loads(metadata[_KEY])
+        if header["format"] != FORMAT:
+            raise KeyError("format")
+        version, checksum = header["version"], header["sha256"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{name} is a safetensors file, but not a mongefit model.") from error
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ModelFileError(
+            f"{name} has format version {version}; this release of mongefit reads up to "
+            f"{FORMAT_VERSION}. Upgrade mongefit."
+        )
+    if checksum != _checksum(header, tensors):
+        raise ModelFileError(f"{name} is damaged: its checksum does not match its content.")
+    return header, tensors
+
+
+def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap:
+    n, m, dim = header["shape"]
+    dtype = jnp.dtype(header["dtype"])
+    if _count_layers(header["cost"]) > len(tensors):
+        raise ModelFileError("its header names more layers than it has tensors.")
+    # First as shapes alone: a forged header cannot make us allocate more than the file holds.
+    outline = eqx.filter_eval_shape(_skeleton, header["cost"], n, m, dim, dtype)
+    expected = {f"map{name}": leaf for name, leaf in _named_arrays(outline)}
+    found = {name: tensor for name, tensor in tensors.items() if not name.startswith("history.")}
+    if missing := sorted(expected.keys() - found.keys()):
+        raise ModelFileError(f"the tensor {missing[0]} is missing.")
+    if extra := sorted(found.keys() - expected.keys()):
+        raise ModelFileError(f"the tensor {extra[0]} does not belong to this model.")
+    for name, leaf in expected.items():
+        tensor = found[name]
+        if tensor.shape != leaf.shape or tensor.dtype != leaf.dtype:
+            raise ModelFileError(
+                f"the tensor {name} is {tensor.dtype}{list(tensor.shape)}; this model needs "
+                f"{leaf.dtype}{list(leaf.shape)}."
+            )
+        if not np.all(np.isfinite(tensor)):
+            raise ModelFileError(f"the tensor {name} contains NaN or infinity.")
+    skeleton = _skeleton(header["cost"], n, m, dim, dtype)
+    entropic_map = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: (
+            jnp.asarray(found[f"map{jax.tree_util.keystr(path)}"]) if _is_saved(leaf) else leaf
+        ),
+        skeleton,
+    )
+    options = {
+        name: _restore_option(name, value, entropic_map)
+        for name, value in header["options"].items()
+    }
+    estimator = MongeMap(**options)
+    estimator.map_ = entropic_map
+    estimator.units_ = entropic_map.units
+    estimator.history_ = {
+        name.removeprefix("history."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("history.")
+    }
+    estimator.n_iter_ = header["n_iter"]
+    estimator.diagnostics_ = header["diagnostics"]
+    estimator.data_sha256_ = header["data_sha256"]
+    estimator.n_features_in_ = dim
+    if "feature_names" in header:
+        estimator.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
+    return estimator
+
+
+def _is_saved(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _named_arrays(tree: Any) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves if _is_saved(leaf)]
+
+
+def _checksum(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    rest = {name: value for name, value in header.items() if name != "sha256"}
+    digest.update(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = np.asarray(tensors[name], order="C")
+        digest.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
+        digest.update(tensor.tobytes())
+    return digest.hexdigest()
+
+
+def _count_layers(cost: dict[str, Any]) -> int:
+    """Layers of h and of the flows: each has tensors, and takes time to build even as shapes."""
+    flows = [phi for phi in (cost["phi_mu"], cost["phi_nu"]) if phi is not None]
+    return len(cost["h"].get("hidden_layer_sizes", ())) + sum(
+        phi["n_blocks"] * phi["depth"] for phi in flows[: 1 if cost["shared"] else 2]
+    )
+
+
+def _skeleton(cost: dict[str, Any], n: int, m: int, dim: int, dtype: jnp.dtype) -> EntropicMap:
+    """A map of the right structure, with any numbers in it."""
+    h = _build_h(cost["h"], dim)
+    phi_mu = _build_diffeo(cost["phi_mu"], dim)
+    phi_nu = phi_mu if cost["shared"] else _build_diffeo(cost["phi_nu"], dim)
+    skeleton = EntropicMap(
+        Cost(h, phi_mu, phi_nu),
+        x=jnp.zeros((n, dim)), y=jnp.zeros((m, dim)),
+        a=jnp.zeros(n), b=jnp.zeros(m), f=jnp.zeros(n), g=jnp.zeros(m), eps=jnp.zeros(()),
+        units=Units.none(dim),
+    )  # fmt: skip
+    cast = jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, skeleton
+    )
+    return eqx.tree_at(lambda tree: tree.units, cast, Units.none(dim))
+
+
+def _describe_h(h: ConvexFunction) -> dict[str, Any]:
+    if isinstance(h, ICNN):
+        return {
+            "kind": "icnn",
+            "hidden_layer_sizes": [len(bias) for bias in h.bias],
+            "symmetric": h.symmetric,
+            "alpha": h.alpha,
+            "activation": h.activation,
+            "quadratic": h.quadratic is not None,
+        }
+    if isinstance(h, SquaredEuclidean):
+        return {"kind": "sqeuclidean"}
+    if isinstance(h, Mahalanobis):
+        return {"kind": "mahalanobis", "strong_convexity": h.strong_convexity}
+    if isinstance(h, PowerNorm):
+        return {"kind": "power_norm", "exponent": h.exponent, "alpha": h.alpha}
+    raise OptionError(
+        f"A cost of class {type(h).__name__} cannot be saved; those of mongefit.convex can."
+    )
+
+
+def _build_h(spec: dict[str, Any], dim: int) -> ConvexFunction:
+    kind = spec["kind"]
+    if kind == "icnn":
+        return ICNN(
+            dim,
+            tuple(spec["hidden_layer_sizes"]),
+            key=jr.key(0),
+            symmetric=spec["symmetric"],
+            alpha=spec["alpha"],
+            activation=spec["activation"],
+            quadratic=spec["quadratic"],
+        )
+    if kind == "sqeuclidean":
+        return SquaredEuclidean()
+    if kind == "mahalanobis":
+        # The class looks into its matrix, which cannot be had as a shape: a small one stands in.
+        small = Mahalanobis(np.eye(1) * spec["strong_convexity"])
+        return eqx.tree_at(lambda h: h.matrix, small, jnp.zeros((dim, dim)))
+    if kind == "power_norm":
+        return PowerNorm(spec["exponent"], spec["alpha"])
+    raise ModelFileError(f"it holds a cost of the unknown kind {kind!r}.")
+
+
+def _describe_diffeo(phi: Diffeo | None) -> dict[str, Any] | None:
+    if phi is None:
+        return None
+    if isinstance(phi, AutoregressiveFlow):
+        return {
+            "kind": "autoregressive",
+            "n_blocks": phi.n_blocks,
+            "width": phi.width,
+            "depth": phi.depth,
+            "max_log_scale": phi.max_log_scale,
+        }
+    raise OptionError(
+        f"A diffeo of class {type(phi).__name__} cannot be saved; those of mongefit.diffeos can."
+    )
+
+
+def _build_diffeo(spec: dict[str, Any] | None, dim: int) -> Diffeo | None:
+    if spec is None:
+        return None
+    if spec["kind"] != "autoregressive":
+        raise ModelFileError(f"it holds a diffeo of the unknown kind {spec['kind']!r}.")
+    return AutoregressiveFlow(
+        dim,
+        key=jr.key(0),
+        n_blocks=spec["n_blocks"],
+        width=spec["width"],
+        depth=spec["depth"],
+        max_log_scale=spec["max_log_scale"],
+    )
+
+
+_FITTED = "<object>"
+
+
+def _option(value: Any) -> Any:
+    """An option as JSON; objects are marked, and come back as their fitted selves."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list) and all(isinstance(v, numbers.Real) for v in value):
+        return [_option(v) for v in value]
+    return _FITTED
+
+
+def _restore_option(name: str, value: Any, entropic_map: EntropicMap) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if value == _FITTED:
+        cost = entropic_map.cost
+        fitted = {
+            "cost": cost.h,
+            "diffeo": cost.phi_mu if cost.shared else (cost.phi_mu, cost.phi_nu),
+        }
+        return fitted.get(name)
+    return value

@@ -1,0 +1,237 @@
+"""Checks at the user's boundary: what passes is safe for the core, what does not is named."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from mongefit.errors import DataError, OptionError
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that are free, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _as_array(value: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DataError(
+            f"{name} is not a table: its rows differ in length ({error}). Make them equal."
+        ) from error
+
+
+def check_points(points: Any, name: str) -> NDArray[np.float64]:
+    """A finite float64 array [n, d] with n, d ≥ 1, in C order; a copy unless it already was one."""
+    if scipy.sparse.issparse(points):
+        needed, free = 8 * math.prod(points.shape), available_memory()
+        if free is not None and needed > 0.5 * free:
+            raise DataError(
+                f"{name} is sparse and needs {needed / 2**30:.3g} GiB as a dense array; "
+                f"{free / 2**30:.3g} GiB are free. Reduce it first, for example to components."
+            )
+        points = points.toarray()
+    array = _as_array(points, name)
+    if array.dtype.kind not in "iuf":
+        hint = "Complex data not supported. " if array.dtype.kind == "c" else ""
+        raise DataError(
+            f"{name} holds values of type {array.dtype}; real numbers are needed. {hint}"
+            "Convert it with numpy.asarray(…, dtype=float)."
+        )
+    if array.ndim != 2:
+        hint = " Reshape your data: one feature with .reshape(-1, 1)." if array.ndim == 1 else ""
+        raise DataError(
+            f"{name} must be two-dimensional, points in rows: Expected 2D array, got "
+            f"{array.ndim}D array instead, with shape {array.shape}.{hint}"
+        )
+    if array.shape[0] == 0 or array.shape[1] == 0:
+        raise DataError(
+            f"{name} has no points or no features: 0 sample(s) or 0 feature(s) "
+            f"(shape={array.shape}) while a minimum of 1 is required."
+        )
+    if not np.all(finite := np.isfinite(array)):
+        rows, columns = np.nonzero(~finite)
+        shown = ", ".join(
+            f"row {row} column {column}" for row, column in zip(rows[:3], columns[:3], strict=True)
+        )
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        raise DataError(
+            f"{name} contains NaN or infinity in {len(np.unique(rows))} rows: {shown}{more}. "
+            "Remove these rows or fill them in."
+        )
+    # In one memory layout, because sums depend on it in the last bit.
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def check_weights(
+    weight: Any, size: int, name: str, *, normalize: bool = False
+) -> NDArray[np.float64]:
+    """Non-negative weights with sum 1; uniform when None."""
+    if weight is None:
+        return np.full(size, 1 / size)
+    array = _as_array(weight, name)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"{name} holds values of type {array.dtype}; real numbers are needed.")
+    if array.shape != (size,):
+        raise DataError(
+            f"{name} has shape {array.shape}; one weight per point, ({size},), is needed."
+        )
+    array = array.astype(np.float64)
+    if not np.all(np.isfinite(array)):
+        raise DataError(
+            f"{name} is NaN or infinite at row {np.argmin(np.isfinite(array))}. Set it to 0 to "
+            "leave the point out."
+        )
+    if np.any(array < 0):
+        row = int(np.argmin(array))
+        raise DataError(f"{name} is negative at row {row} ({array[row]:.3g}). Weights are ≥ 0.")
+    total = array.sum()
+    if total == 0:
+        raise DataError(f"{name} is zero everywhere. At least one weight must be positive.")
+    if not normalize and abs(total - 1) > 1e-6:
+        raise DataError(
+            f"{name} has sum {total:.6g}, not 1. Divide by the sum, or set normalize_weight=True."
+        )
+    return array / total
+
+
+def check_pairs(
+    pairs: Any, n: int, m: int, *, many_to_many: bool = False
+) -> NDArray[np.int64] | None:
+    """Known pairs as integers [k, 2] within range, each counted once; None when there are none."""
+    if pairs is None:
+        return None
+    array = _as_array(pairs, "pairs")
+    if array.size == 0:
+        return None
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise DataError(
+            f"pairs has shape {array.shape}; (k, 2) is needed, a source row and a target row each."
+        )
+    if array.dtype.kind not in "iu":
+        raise DataError(
+            f"pairs holds values of type {array.dtype}; integer row numbers are needed. "
+            "Convert it with .astype(int) if these are row numbers."
+        )
+    for column, size, cloud in ((0, n, "source"), (1, m, "target")):
+        outside = (array[:, column] < 0) | (array[:, column] >= size)
+        if np.any(outside):
+            k = int(np.argmax(outside))
+            raise DataError(
+                f"{outside.sum()} of {len(array)} pairs name a {cloud} row that does not exist "
+                f"(first: pair {k}, row {array[k, column]}). Rows are numbered 0 to {size - 1}."
+            )
+    array = array.astype(np.int64)
+    _, first = np.unique(array, axis=0, return_index=True)
+    if len(first) < len(array):
+        warnings.warn(
+            f"{len(array) - len(first)} of {len(array)} pairs are repeated; each is counted once.",
+            stacklevel=3,
+        )
+        array = array[np.sort(first)]
+    _check_one_to_one(array, many_to_many=many_to_many)
+    if len(array) == 1:
+        warnings.warn(
+            "Only one pair is known: it can be met by many costs, and says little about the map "
+            "elsewhere.",
+            stacklevel=3,
+        )
+    return array
+
+
+def _check_one_to_one(pairs: NDArray[np.int64], *, many_to_many: bool) -> None:
+    if many_to_many:
+        return
+    sources, counts = np.unique(pairs[:, 0], return_counts=True)
+    if np.any(counts > 1):
+        row = int(sources[np.argmax(counts > 1)])
+        targets = pairs[pairs[:, 0] == row, 1].tolist()
+        raise DataError(
+            f"Source row {row} is paired with {len(targets)} targets: {targets[:5]}. A map sends "
+            "a point to one place. Keep one of them, or set many_to_many=True to fit their mean."
+        )
+    targets, counts = np.unique(pairs[:, 1], return_counts=True)
+    if np.any(counts > 1):
+        row = int(targets[np.argmax(counts > 1)])
+        warnings.warn(
+            f"{int(np.sum(counts > 1))} targets are paired with several sources (first: target "
+            f"row {row}); the reverse map will fit their mean.",
+            stacklevel=4,
+        )
+
+
+def check_positive(value: Any, name: str, *, zero: bool = False) -> float:
+    """A finite number above zero, or from zero on with ``zero``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise OptionError(f"{name} must be a number, got {value!r}.")
+    number = float(value)
+    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+        raise OptionError(
+            f"{name} must be {'non-negative' if zero else 'positive'} and finite, got {value!r}."
+        )
+    return number
+
+
+def check_count(value: Any, name: str, *, minimum: int = 0) -> int:
+    """A whole number from ``minimum`` on."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
+        raise OptionError(f"{name} must be a whole number >= {minimum}, got {value!r}.")
+    return int(value)
+
+
+def check_epsilon(epsilon: Any) -> tuple[float, float]:
+    """A schedule (start, end) of the relative regularisation, from a number or a pair."""
+    if isinstance(epsilon, numbers.Real):
+        value = check_positive(epsilon, "epsilon")
+        return value, value
+    try:
+        start, end = epsilon
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"epsilon must be a number or a pair (start, end), got {epsilon!r}."
+        ) from None
+    start = check_positive(start, "epsilon's start")
+    end = check_positive(end, "epsilon's end")
+    if end > start:
+        warnings.warn(
+            f"epsilon rises from {start:g} to {end:g}; training usually goes from a large one to "
+            "a small one.",
+            stacklevel=3,
+        )
+    return start, end
+
+
+def check_layers(sizes: Any) -> tuple[int, ...]:
+    """Widths of the hidden layers, at least one."""
+    try:
+        sizes = (sizes,) if isinstance(sizes, numbers.Integral) else tuple(sizes)
+    except TypeError:
+        raise OptionError(
+            f"hidden_layer_sizes must be a tuple of widths, such as (64, 64), got {sizes!r}."
+        ) from None
+    if not sizes:
+        raise OptionError("hidden_layer_sizes is empty; give at least one width, such as (64, 64).")
+    return tuple(check_count(size, "hidden_layer_sizes", minimum=1) for size in sizes)
+
+
+def check_seed(random_state: Any) -> int:
+    """A seed: the number itself, or one drawn from the generator."""
+    try:
+        generator = check_random_state(random_state)
+    except ValueError as error:
+        raise OptionError(f"random_state cannot be {random_state!r}: {error}.") from error
+    if isinstance(random_state, numbers.Integral):
+        return int(random_state)
+    return int(generator.randint(2**31 - 1))

@@ -1,0 +1,60 @@
+"""Every family that a contract covers. A new one joins with one line here."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import numpy as np
+
+from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
+from mongefit.diffeos import AutoregressiveFlow
+
+
+def shaken(tree, size=0.3, seed=7):
+    """The tree with noise on every weight, so that nothing is at its special initial value."""
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jr.split(jr.key(seed), len(leaves))
+    return jax.tree.unflatten(
+        structure,
+        [
+            leaf + size * jr.normal(key, leaf.shape, leaf.dtype)
+            if eqx.is_inexact_array(leaf)
+            else leaf
+            for key, leaf in zip(keys, leaves, strict=True)
+        ],
+    )
+
+
+def as_float32(tree):
+    """The tree with every weight in float32."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype(np.float32) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
+
+
+def _matrix(dim):
+    root = np.random.default_rng(3).normal(size=(dim, dim))
+    return root @ root.T + 0.5 * np.eye(dim)
+
+
+CONVEX = {
+    "squared Euclidean": lambda dim: SquaredEuclidean(),
+    "Mahalanobis": lambda dim: Mahalanobis(_matrix(dim)),
+    "power 1.5": lambda dim: PowerNorm(1.5, 0.1),
+    "power 1.1, no quadratic": lambda dim: PowerNorm(1.1),
+    "power 3": lambda dim: PowerNorm(3.0, 0.1),
+    "ICNN symmetric": lambda dim: shaken(ICNN(dim, (8, 6), key=jr.key(0), gain=2.0)),
+    "ICNN asymmetric": lambda dim: shaken(
+        ICNN(dim, (8, 6), key=jr.key(0), gain=2.0, symmetric=False)
+    ),
+    "ICNN softplus, no quadratic": lambda dim: shaken(
+        ICNN(dim, (8,), key=jr.key(1), gain=2.0, activation="softplus", quadratic=False, alpha=0.1)
+    ),
+}
+
+DIFFEOS = {
+    "one block": lambda dim: AutoregressiveFlow(dim, key=jr.key(0), n_blocks=1, width=8),
+    "three blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(1), n_blocks=3, width=8),
+    "four blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(2), width=8, depth=2),
+}

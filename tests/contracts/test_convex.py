@@ -1,0 +1,124 @@
+"""What every convex function must satisfy."""
+
+from __future__ import annotations
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from mongefit.conjugate import LBFGSInverse, inverse_gradient
+from tests.contracts.families import CONVEX, as_float32
+
+family = pytest.mark.parametrize("name", CONVEX.keys())
+DIM = 3
+
+
+def points():
+    """Ordinary displacements, tiny ones, large ones, and zero in the last row."""
+    z = 2 * jr.normal(jr.key(1), (24, DIM))
+    return jnp.concatenate([z, 1e-3 * z[:8], 30 * z[8:16], jnp.zeros((1, DIM))])
+
+
+@functools.cache
+def measured(name):
+    """Everything that the tests look at, in one compiled call per family."""
+    h = CONVEX[name](DIM)
+
+    @eqx.filter_jit
+    def measure(h, z):
+        value, gradient = h.value_and_gradient(z)
+        return {
+            "value": value,
+            "gradient": gradient,
+            "hessian": h.hessian(z),
+            "mirrored": h.value(-z),
+            "grad": jax.vmap(jax.grad(lambda z: h.value(z[None])[0]))(z),
+            "jacobian": jax.vmap(jax.jacfwd(lambda z: h.gradient(z[None])[0]))(z),
+            "inverse": inverse_gradient(h, gradient),
+            "inverse_jacobian": jax.vmap(jax.jacrev(lambda p: inverse_gradient(h, p[None]).z[0]))(
+                gradient
+            ),
+        }
+
+    return h, points(), measure(h, points())
+
+
+@family
+def test_normalised_at_zero_and_positive_elsewhere(name):
+    _, _, found = measured(name)
+    np.testing.assert_allclose(found["value"][-1], 0, atol=1e-13)
+    np.testing.assert_allclose(found["gradient"][-1], 0, atol=1e-13)
+    assert np.all(found["value"][:-1] > 0)
+
+
+@family
+def test_gradient_and_hessian_agree_with_autodiff(name):
+    _, _, found = measured(name)
+    np.testing.assert_allclose(found["gradient"], found["grad"], rtol=1e-11, atol=1e-11)
+    # Not at zero, where a power below 2 has no second derivative.
+    np.testing.assert_allclose(found["hessian"][:-1], found["jacobian"][:-1], rtol=1e-9, atol=1e-11)
+
+
+@family
+def test_strongly_convex(name):
+    h, z, found = measured(name)
+    difference = z[:12] - z[12:24]
+    gap = jnp.sum((found["gradient"][:12] - found["gradient"][12:24]) * difference, axis=1)
+    assert jnp.all(gap > 0)
+    assert jnp.all(gap - h.strong_convexity * jnp.sum(difference**2, axis=1) >= -1e-10)
+    assert np.linalg.eigvalsh(found["hessian"]).min() >= h.strong_convexity - 1e-10
+
+
+@family
+def test_inverse_gradient_inverts_the_gradient(name):
+    h, z, found = measured(name)
+    inverse, p = found["inverse"], found["gradient"]
+    residual = np.linalg.norm(h.gradient(inverse.z) - p, axis=1) / (1 + np.linalg.norm(p, axis=1))
+    assert residual.max() <= 1e-10
+    np.testing.assert_allclose(inverse.residual, residual, atol=1e-14)
+    assert np.all(inverse.converged)
+    np.testing.assert_allclose(inverse.z, z, atol=1e-8)
+
+
+@family
+def test_inverse_gradient_derivative_is_the_inverse_hessian(name):
+    _, _, found = measured(name)
+    expected = np.linalg.inv(found["hessian"][:24])
+    np.testing.assert_allclose(found["inverse_jacobian"][:24], expected, atol=1e-8)
+    assert np.all(np.isfinite(found["inverse_jacobian"]))
+
+
+@family
+def test_symmetric_unless_it_says_otherwise(name):
+    _, _, found = measured(name)
+    gap = np.abs(found["value"] - found["mirrored"]).max()
+    assert gap > 1e-3 if name == "ICNN asymmetric" else gap < 1e-9
+
+
+@family
+def test_float32_stays_float32_and_inverts(name):
+    h = as_float32(CONVEX[name](DIM))
+
+    @eqx.filter_jit
+    def measure(h, z):
+        value, gradient = h.value_and_gradient(z)
+        return value, gradient, h.hessian(z), inverse_gradient(h, gradient)
+
+    value, gradient, hessian, inverse = measure(h, points()[:24].astype(jnp.float32))
+    dtypes = {value.dtype, gradient.dtype, hessian.dtype, inverse.z.dtype}
+    assert dtypes == {jnp.dtype("float32")}
+    assert inverse.residual.max() <= 1e-5
+
+
+def test_lbfgs_finds_the_same_inverse_as_newton():
+    h, z, found = measured("ICNN asymmetric")
+    solve = jax.jit(lambda p: inverse_gradient(h, p, solver=LBFGSInverse()))
+    inverse = solve(found["gradient"])
+    assert np.all(inverse.converged)
+    assert inverse.residual.max() <= 1e-10
+    np.testing.assert_allclose(inverse.z, z, atol=1e-8)

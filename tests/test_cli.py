@@ -1,0 +1,595 @@
+"""The command line: every command, every exit code, what is said and what is left behind."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import mongefit
+from mongefit.cli import cli
+from mongefit.cli.interrupts import Terminated
+from mongefit.cli.pictures import save_cost
+from mongefit.convex import SquaredEuclidean
+from mongefit.costs import Cost
+from mongefit.datasets import t_shape
+from mongefit.estimator import MongeMap
+from mongefit.files import read_points, write_points
+from mongefit.maps import Units
+
+FAST = ("--hidden-layer-sizes", "8,8", "--max-iter", "0", "--epsilon", "0.05")
+FIXED = ("--cost", "sqeuclidean", "--epsilon", "0.05")
+# Compiled quickly rather than well: the same in all processes, so that results agree.
+COMPILER = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+HEAVY = ("jax", "sklearn", "scipy", "numpy", "matplotlib", "equinox")
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(cli, list(map(str, arguments)))
+    assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.exception!r}"
+    assert "Traceback" not in result.output
+    return result
+
+
+def spawn(*arguments, cache, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **environment):
+    cleaned = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "TQDM_"))}
+    source = os.path.dirname(os.path.dirname(mongefit.__file__))
+    settings = {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": source, "XLA_FLAGS": COMPILER}
+    return subprocess.Popen(
+        [sys.executable, "-m", "mongefit", *map(str, arguments)],
+        stdout=stdout,
+        stderr=stderr,
+        env={**cleaned, **settings, **environment},
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    return process.returncode, (out or b"").decode(), (err or b"").decode()
+
+
+def advice(out):
+    """The commands that the demo recommends."""
+    lines = out.split("Try next:\n")[1].replace("\\\n", " ").strip().splitlines()
+    return [line.split()[1:] for line in lines]
+
+
+def rmse(mapped, truth):
+    return np.sqrt(np.mean(np.sum((mapped - truth) ** 2, axis=1)))
+
+
+def everything_in(folder):
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with 32 points, their pairs and weights, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    x, y = t_shape(32, seed=0)
+    write_points("x.csv", x, header=["a", "b"])
+    write_points("y.csv", y)
+    write_points("wide.csv", np.ones((4, 3)))
+    np.savez("both.npz", x=x, y=y)
+    np.save("pairs.npy", np.repeat(np.arange(32)[:, None], 2, axis=1))
+    (tmp_path / "pairs.csv").write_text("".join(f"{i},{i}\n" for i in range(32)))
+    (tmp_path / "few.csv").write_text("".join(f"{i},{i}\n" for i in range(5)))
+    (tmp_path / "weight.csv").write_text("w\n" + "2\n" * 32)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory, cache):
+    """What a newcomer has after the first command: exit code, both streams, the folder."""
+    folder = tmp_path_factory.mktemp("demo") / "here"
+    process = spawn("demo", "-o", folder, "--max-iter", "20", "--seed", "3", cache=cache)
+    return *finish(process), folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of the squared Euclidean cost, for what needs any model."""
+    folder = tmp_path_factory.mktemp("model")
+    x, y = t_shape(32, seed=0)
+    MongeMap("sqeuclidean", epsilon=0.05).fit(x, y).save(folder / "any.mongefit")
+    return folder / "any.mongefit"
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "expected"),
+        [
+            (["--version"], 0, mongefit.__version__),
+            (["--help"], 0, "Start with: mongefit demo"),
+            (["fit", "--help"], 0, "--hidden-layer-sizes"),
+            (["fit", "a", "b", "-o", "c", "--alfa", "1"], 2, "Did you mean '--alpha'?"),
+            (["trasform"], 2, "Did you mean 'transform'?"),
+        ],
+    )
+    def test_answers_before_anything_heavy_is_imported(self, arguments, code, expected):
+        program = (
+            "import sys\nfrom mongefit.cli import main\nsys.argv[0] = 'mongefit'\n"
+            f"try:\n    main()\nfinally:\n    print([m for m in {HEAVY} if m in sys.modules])"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True
+        )
+        assert done.returncode == code
+        assert expected in done.stdout + done.stderr
+        assert done.stdout.endswith("[]\n")
+
+    def test_every_option_of_the_estimator_is_there_with_its_default(self):
+        expected = {
+            name: parameter.default
+            for name, parameter in inspect.signature(MongeMap).parameters.items()
+            if name != "verbose"
+        }
+        with cli.commands["fit"].make_context("fit", ["x", "y", "-o", "m"]) as context:
+            found = {name: context.params[name] for name in expected}
+        assert found == {**expected, "diffeo": "none"}
+
+
+class TestDemo:
+    def test_ends_in_pictures_and_advice(self, demo):
+        code, out, err, folder = demo
+        assert code == 0, err
+        assert out.startswith("t_shape: 128 known pairs to learn from, 32 new points to test.")
+        assert {path.name for path in folder.iterdir()} == {
+            "cost.png",
+            "history.png",
+            "map.png",
+            "model.mongefit",
+            "new_points.csv",
+            "pairs.csv",
+            "source.csv",
+            "target.csv",
+        }
+        for name in ("map.png", "cost.png", "history.png"):
+            assert (folder / name).read_bytes().startswith(b"\x89PNG")
+        rows = re.findall(r"^(?:squared Euclidean|learned cost) +(\S+) +(\S+)$", out, re.MULTILINE)
+        euclidean, learned = np.array(rows, dtype=float)
+        assert np.all(learned < 0.5 * euclidean)
+        assert "20 steps in" in out
+        assert "Compiling" in err
+        assert "warning" not in err
+
+    def test_table_is_what_the_model_does(self, demo):
+        *_, out, _, folder = demo
+        x, y = t_shape(32, seed=1003)
+        np.testing.assert_array_equal(read_points(folder / "new_points.csv"), x)
+        score = mongefit.load(folder / "model.mongefit").score(x, y)
+        row = re.search(r"^learned cost +(\S+) ", out, re.MULTILINE)
+        assert float(row[1]) == pytest.approx(-score, rel=1e-3)
+
+    def test_advice_can_be_followed(self, demo, cache, tmp_path, monkeypatch):
+        *_, out, _, folder = demo
+        monkeypatch.chdir(tmp_path)
+        transform, fit, info = advice(out)
+        assert "Mapped 32 points." in run(*transform).stdout
+        expected = mongefit.load(folder / "model.mongefit").transform(t_shape(32, seed=1003)[0])
+        np.testing.assert_array_equal(read_points("mapped.csv"), expected)
+        assert "trained         20 steps" in run(*info).stdout
+        # As the demo was fitted, so that its compiled code can be used.
+        process = spawn(
+            *fit, "--holdout", "0", "--hidden-layer-sizes", "32,32", "--epsilon", "0.05,0.002",
+            "--max-iter", "20", "--seed", "3", cache=cache,
+        )  # fmt: skip
+        code, out, err = finish(process)
+        assert code == 0, err
+        assert "note: no pairs are held out; the error on unseen ones is unknown." in err
+        assert "held-out" not in out
+        assert re.search(r"^20 steps in \S+ s, 0 skipped; dual error \S+$", out, re.MULTILINE)
+        again, model = map(mongefit.load, ("my.mongefit", folder / "model.mongefit"))
+        np.testing.assert_allclose(again.map_.g, model.map_.g, rtol=1e-6)
+        assert again.data_sha256_ == model.data_sha256_
+        assert set(os.listdir("my")) == {"map.png", "cost.png", "history.png"}
+
+    def test_caches_compiled_code(self, demo, cache):
+        assert any((cache / "mongefit" / "jax").iterdir())
+
+    def test_does_not_overwrite(self, demo):
+        *_, folder = demo
+        before = everything_in(folder)
+        assert "--force" in run("demo", "-o", folder, code=1).stderr
+        assert everything_in(folder) == before
+
+    def test_folder_that_cannot_be_made(self, folder):
+        assert "no folder" in run("demo", "-o", "no/where", code=1).stderr
+        assert "is a file" in run("demo", "-o", "x.csv", code=1).stderr
+
+
+class TestFit:
+    def test_says_what_it_took_and_how_well_it_does(self, folder):
+        result = run("fit", "x.csv", "y.csv", "--pairs", "pairs.csv", "-o", "m.mongefit", *FAST)
+        lines = result.stdout.splitlines()
+        assert lines[:3] == [
+            "Source: 32 points, 2 features (x.csv)",
+            "Target: 32 points, 2 features (y.csv)",
+            "Pairs: 32 known, 6 held out (pairs.csv)",
+        ]
+        assert lines[4] == "RMSE                 training pairs   held-out pairs"
+        names = [re.split(r"  +", line)[0] for line in lines[5:9]]
+        assert names == ["identity", "target mean", "squared Euclidean", "learned cost"]
+        assert re.fullmatch(r"Untrained in \S+ s; dual error \S+", lines[10])
+        assert lines[11:] == ["Wrote m.mongefit"]
+        assert result.stderr.splitlines()[0].startswith("Compiling")
+        assert mongefit.load("m.mongefit").random_state == 0
+
+    def test_json(self, folder):
+        result = run(
+            "fit", "x.csv", "y.csv", "--pairs", "pairs.npy", "-o", "m.mongefit", *FAST,
+            "--json", "-q", "--seed", "5",
+        )  # fmt: skip
+        assert result.stderr == ""
+        found = json.loads(result.stdout)
+        x, y = t_shape(32, seed=0)
+        model = mongefit.load("m.mongefit")
+        euclidean = MongeMap("sqeuclidean", epsilon=0.05).fit(x, y)
+        expected = {
+            "identity": x,
+            "target_mean": np.broadcast_to(y.mean(0), y.shape),
+            "squared_euclidean": euclidean.transform(x),
+            "learned_cost": model.transform(x),
+        }
+        held_out = np.isin(np.arange(32), np.random.default_rng(5).permutation(32)[:6])
+        assert (found["n_source"], found["n_pairs"], found["n_held_out"]) == (32, 32, 6)
+        assert found["files"] == ["m.mongefit"]
+        assert found["diagnostics"] == model.diagnostics_
+        assert found["data_sha256"] == model.data_sha256_
+        for part, chosen in {"training": ~held_out, "held_out": held_out}.items():
+            errors = {name: row[part] for name, row in found["rmse"].items()}
+            assert errors == pytest.approx(
+                {name: rmse(mapped[chosen], y[chosen]) for name, mapped in expected.items()}
+            )
+
+    def test_fixed_cost_needs_no_pairs(self, folder):
+        result = run("fit", "both.npz:x", "both.npz:y", "-o", "m.bin", *FIXED)
+        assert result.stderr == ""
+        assert "RMSE" not in result.stdout
+        assert re.search(r"^Solved in \S+ s; dual error", result.stdout, re.MULTILINE)
+        assert mongefit.load("m.bin").cost == "sqeuclidean"
+
+    def test_fixed_cost_with_pairs(self, folder):
+        result = run(
+            "fit", "x.csv", "y.csv", "--pairs", "pairs.csv", "-o", "m", *FIXED, "--pictures", "p"
+        )
+        assert result.stderr == "note: this cost is fixed; the pairs only measure its error.\n"
+        assert "known pairs" in result.stdout
+        assert "learned" not in result.stdout
+        assert {path.name for path in (folder / "p").iterdir()} == {"map.png", "cost.png"}
+
+    @pytest.mark.parametrize("dim", [1, 3])
+    def test_cost_picture_of_other_dimensions(self, tmp_path, dim):
+        points = np.random.default_rng(0).normal(size=(8, dim))
+        entropic_map = SimpleNamespace(
+            cost=Cost(SquaredEuclidean()), units=Units.none(dim), x=jnp.zeros((1, dim))
+        )
+        model = SimpleNamespace(map_=entropic_map, transform=lambda x: 2 * x)
+        save_cost(tmp_path / "cost.png", model, points)
+        assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_few_pairs(self, folder):
+        result = run("fit", "x.csv", "y.csv", "--pairs", "few.csv", "-o", "m.mongefit", *FAST)
+        assert "Pairs: 5 known, 0 held out" in result.stdout
+        assert "the error on unseen ones is unknown" in result.stderr
+        assert "held-out" not in result.stdout
+        run(
+            "fit", "x.csv", "y.csv", "--pairs", "few.csv", "-o", "m", *FAST, "--holdout", "0.95",
+            code=2,
+        )  # fmt: skip
+        result = run(
+            "fit", "x.csv", "y.csv", "--pairs", "few.csv", "-o", "m", *FAST, "--holdout", "0.3"
+        )
+        assert "Pairs: 5 known, 2 held out" in result.stdout
+
+    def test_weights(self, folder):
+        weights = ("--source-weight", "weight.csv", "--target-weight", "weight.csv")
+        base = ("fit", "x.csv", "y.csv", "-o", "m.mongefit", *FIXED, *weights)
+        refused = run(*base, code=3).stderr
+        assert "weight.csv has sum 64, not 1." in refused
+        assert "set --normalize-weight." in refused
+        run(*base, "--normalize-weight")
+        assert mongefit.load("m.mongefit").normalize_weight
+
+    def test_force(self, folder):
+        (folder / "m.mongefit").write_text("precious")
+        base = ("fit", "x.csv", "y.csv", "-o", "m.mongefit", *FIXED)
+        assert "overwrite it with --force." in run(*base, code=1).stderr
+        assert (folder / "m.mongefit").read_text() == "precious"
+        run(*base, "--force")
+        assert mongefit.load("m.mongefit").n_features_in_ == 2
+
+    def test_warnings_are_short_lines(self, folder):
+        with open("pairs.csv", "a") as file:
+            file.write("0,0\n")
+        result = run("fit", "x.csv", "y.csv", "--pairs", "pairs.csv", "-o", "m", *FAST, "-q")
+        assert result.stderr == "warning: 1 of 33 pairs are repeated; each is counted once.\n"
+
+    def test_quiet_and_verbose(self, folder):
+        base = ("fit", "x.csv", "y.csv", "--pairs", "few.csv", "-o", "m", *FAST, "--force")
+        assert run(*base, "-q").stderr == ""
+        assert re.search(r"^JAX \d.* on ", run(*base, "-v").stderr, re.MULTILINE)
+
+    def test_sixty_columns(self, folder, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "60")
+        base = ("fit", "x.csv", "y.csv", "--pairs", "pairs.csv", "-o", "m.mongefit", *FAST)
+        texts = [run(*base).stdout, run("info", "m.mongefit").stdout]
+        texts += [finish(spawn(name, "--help", cache=folder))[1] for name in cli.commands]
+        assert max(len(line) for text in texts for line in text.splitlines()) <= 60
+
+
+class TestConfig:
+    def fit(self, text, *arguments, **options):
+        with open("fit.toml", "w") as file:
+            file.write(text)
+        return run("fit", "x.csv", "y.csv", "--config", "fit.toml", *arguments, **options)
+
+    def test_options_from_a_file(self, folder):
+        self.fit(
+            'pairs = "pairs.csv"\noutput = "m.mongefit"\nhidden-layer-sizes = [8, 8]\n'
+            "epsilon = [0.1, 0.05]\nmax_iter = 0\nstrict = true\nseed = 4\nholdout = 0\n",
+            "--seed", "7",
+        )  # fmt: skip
+        model = mongefit.load("m.mongefit")
+        assert model.hidden_layer_sizes == (8, 8)
+        assert model.epsilon == (0.1, 0.05)
+        assert (model.strict, model.random_state) == (True, 7)
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("max-itr = 3", "no option 'max-itr'. Did you mean max-iter?"),
+            ("config = 'a.toml'", "no option 'config'"),
+            ("max-iter = 3.5", "'3.5' is not a valid integer"),
+            ("max-iter = true", "max-iter cannot be True"),
+            ("strict = 1", "strict is true or false"),
+            ("cost = 'icn'", "'icn' is not one of"),
+            ("epsilon = [1, 2, 3]", "neither a number nor START,END"),
+            ("[fit]\nalpha = 1", "no option 'fit'"),
+            ("alpha = ", "not valid TOML"),
+        ],
+    )
+    def test_refused(self, folder, text, expected):
+        before = set(everything_in(folder))
+        result = self.fit(text, "--pairs", "pairs.csv", "-o", "m", code=2)
+        assert expected in result.stderr
+        assert set(everything_in(folder)) - before == {str(folder / "fit.toml")}
+
+    def test_missing_file(self, folder):
+        result = run("fit", "x.csv", "y.csv", "--config", "no.toml", "-o", "m", code=2)
+        assert "no.toml cannot be read" in result.stderr
+
+
+class TestTransform:
+    def test_forward_and_back(self, folder, model):
+        assert run("transform", model, "x.csv", "-o", "t.npy").stdout == (
+            "Mapped 32 points.\nWrote t.npy\n"
+        )
+        x, _ = t_shape(32, seed=0)
+        np.testing.assert_array_equal(np.load("t.npy"), mongefit.load(model).transform(x))
+        found = json.loads(
+            run("transform", model, "t.npy", "-o", "b.tsv", "--inverse", "--json").stdout
+        )
+        assert (found["n_points"], found["inverse"], found["output"]) == (32, True, "b.tsv")
+        expected = mongefit.load(model).inverse_transform(np.load("t.npy"))
+        np.testing.assert_array_equal(read_points("b.tsv"), expected)
+
+    def test_force(self, folder, model):
+        (folder / "t.csv").write_text("precious")
+        assert "--force" in run("transform", model, "x.csv", "-o", "t.csv", code=1).stderr
+        run("transform", model, "x.csv", "-o", "t.csv", "--force")
+        assert len(read_points("t.csv")) == 32
+
+
+class TestInfo:
+    def test_text(self, model):
+        out = run("info", model).stdout
+        assert "  points          32 source, 32 target\n" in out
+        assert "  cost            sqeuclidean\n" in out
+        assert "  flows           none\n" in out
+        assert "  trained         no\n" in out
+        assert re.search(r"random\s+state\s+0", out)
+
+    def test_json(self, demo):
+        *_, folder = demo
+        found = json.loads(run("info", folder / "model.mongefit", "--json").stdout)
+        model = mongefit.load(folder / "model.mongefit")
+        assert found["shape"] == [128, 128, 2]
+        assert found["final_loss"] == model.history_["loss"][-1]
+        assert found["data_sha256"] == model.data_sha256_
+        assert found["options"]["epsilon"] == [0.05, 0.002]
+
+
+class TestFailures:
+    """Every failure has its exit code and a message that helps, and leaves nothing behind."""
+
+    FIT = ("fit", "x.csv", "y.csv", "--pairs", "pairs.csv", "-o", "m.mongefit")
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "expected"),
+        [
+            (("fit", "X.csv", "y.csv", "--pairs", "pairs.csv", "-o", "m"), 3, "X.csv not found"),
+            (("fit", "x.csv", "wide.csv", "--pairs", "pairs.csv", "-o", "m"), 3,
+             "x.csv has 2 features and wide.csv has 3"),
+            (("fit", "x.csv", "bad.csv", "--pairs", "pairs.csv", "-o", "m"), 3,
+             "bad.csv, line 2, column 1: 'oops' is not a number"),
+            (("fit", "x.csv", "nan.csv", "--pairs", "pairs.csv", "-o", "m"), 3,
+             "nan.csv contains NaN or infinity in 1 rows: row 1 column 0"),
+            (("fit", "x.csv", "y.csv", "--pairs", "far.csv", "-o", "m"), 3,
+             "1 of 2 pairs name a target row that does not exist (first: pair 1, row 99)"),
+            (("fit", "x.csv", "y.csv", "--pairs", "empty.npy", "-o", "m"), 3, "holds no pairs"),
+            (("fit", "x.csv", "y.csv", "--pairs", "fork.csv", "-o", "m"), 3,
+             "or set --many-to-many to fit their mean"),
+            (("fit", "x.csv", "y.csv", "-o", "m"), 2, "give --pairs FILE"),
+            (("fit", "x.csv", "y.csv"), 2, "Missing option '-o'"),
+            ((*FIT, "--epsilon", "0"), 2, "epsilon must be positive and finite, got 0.0"),
+            ((*FIT, "--learning-rate", "-1"), 2, "--learning-rate must be positive"),
+            ((*FIT, "--max-iter", "-1"), 2, "--max-iter must be a whole number >= 0"),
+            ((*FIT, "--hidden-layer-sizes", "8,x"), 2, "not a list of whole numbers"),
+            ((*FIT, "--holdout", "1"), 2, "must be at least 0 and below 1"),
+            ((*FIT, "--diffeo", "share"), 2, "'share' is not one of"),
+            ((*FIT, "--pictures", "x.csv"), 1, "x.csv is a file"),
+            ((*FIT, "--pictures", "no/p"), 1, "there is no folder"),
+            ((*FIT[:-1], "no/m"), 1, "there is no folder"),
+            ((*FIT[:-1], "x.csv", "--force"), 2, "-o x.csv is also an input"),
+            (("transform", "MODEL", "wide.csv", "-o", "t.csv"), 3,
+             "The model expects 2 features, got 3."),
+            (("transform", "MODEL", "X.csv", "-o", "t.csv"), 3, "X.csv not found"),
+            (("transform", "no.mongefit", "x.csv", "-o", "t.csv"), 3, "no.mongefit not found"),
+            (("transform", "cut.mongefit", "x.csv", "-o", "t.csv"), 3, "is damaged"),
+            (("transform", "MODEL", "x.csv", "-o", "t.txt"), 2, "Known: .csv"),
+            (("transform", "MODEL", "x.csv", "-o", "no/t.csv"), 1, "there is no folder"),
+            (("info", "cut.mongefit"), 3, "is damaged"),
+            (("info", "x.csv"), 3, "is not a mongefit model"),
+        ],
+    )  # fmt: skip
+    def test_message_and_exit_code(self, folder, model, arguments, code, expected):
+        (folder / "bad.csv").write_text("1,2\noops,3\n")
+        (folder / "nan.csv").write_text("1,2\nnan,3\n")
+        (folder / "far.csv").write_text("0,0\n1,99\n")
+        (folder / "fork.csv").write_text("0,0\n0,1\n")
+        np.save("empty.npy", np.zeros((0, 2), dtype=int))
+        (folder / "cut.mongefit").write_bytes(model.read_bytes()[:-100])
+        before = everything_in(folder)
+        result = run(*(model if part == "MODEL" else part for part in arguments), code=code)
+        assert result.stdout == ""
+        assert expected in " ".join(result.stderr.split())
+        assert everything_in(folder) == before
+
+    def test_not_converged_under_strict(self, folder):
+        impossible = ("--cost", "sqeuclidean", "--epsilon", "1e-30")
+        before = everything_in(folder)
+        result = run("fit", "x.csv", "y.csv", "-o", "m", *impossible, "--strict", code=4)
+        assert "The dual solve did not converge" in result.stderr
+        assert everything_in(folder) == before
+        result = run("fit", "x.csv", "y.csv", "-o", "m", *impossible)
+        assert result.stderr.startswith("warning: The dual solve did not converge")
+
+    @pytest.mark.parametrize(
+        ("error", "code", "expected"),
+        [
+            (KeyboardInterrupt(), 130, "Interrupted; nothing was written.\n"),
+            (Terminated(), 143, "Terminated; nothing was written.\n"),
+            (MemoryError(), 1, "Error: Not enough memory."),
+            (
+                RuntimeError("odd\nlong"),
+                1,
+                "Error: RuntimeError: odd (unexpected; MONGEFIT_DEBUG=1",
+            ),
+        ],
+    )
+    def test_while_fitting(self, folder, monkeypatch, error, code, expected):
+        def fail(*_, **__):
+            raise error
+
+        monkeypatch.setattr(MongeMap, "fit", fail)
+        before = everything_in(folder)
+        assert expected in run("fit", "x.csv", "y.csv", "-o", "m", *FIXED, code=code).stderr
+        assert everything_in(folder) == before
+
+    def test_while_drawing(self, folder, monkeypatch):
+        def fail(*_, **__):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("mongefit.cli.pictures.plot_convex", fail)
+        base = ("fit", "x.csv", "y.csv", "-o", "m.mongefit", *FIXED, "--pictures", "p")
+        assert "already written: m.mongefit, p/map.png." in run(*base, code=130).stderr
+
+    def test_traceback_on_request(self, folder, monkeypatch):
+        monkeypatch.setenv("MONGEFIT_DEBUG", "1")
+        result = CliRunner().invoke(cli, ["info", "x.csv"])
+        assert isinstance(result.exception, mongefit.storage.ModelFileError)
+
+    def test_device_that_is_not_there(self, folder, model, cache):
+        process = spawn(
+            "transform", model, "x.csv", "-o", "t.csv", cache=cache, JAX_PLATFORMS="xpu"
+        )
+        code, out, err = finish(process)
+        assert (code, out) == (1, "")
+        assert err.startswith("Error: JAX_PLATFORMS=xpu, but JAX finds no such device here.")
+        assert not os.path.exists("t.csv")
+
+
+class TestProcess:
+    """What only a process of its own shows."""
+
+    def test_reader_that_has_gone(self, folder, model, cache):
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = spawn(
+            "transform", model, "x.csv", "-o", "t.csv", "-v",
+            cache=cache, stdout=writer, MONGEFIT_NO_CACHE="1",
+        )  # fmt: skip
+        os.close(writer)
+        code, _, err = finish(process)
+        assert code == 0
+        assert err.splitlines()[1:] == ["compilation cache: none"]
+        assert len(read_points("t.csv")) == 32
+
+    @pytest.mark.parametrize(
+        ("sent", "code", "moment", "word"),
+        [
+            (signal.SIGINT, 130, "training:", "Interrupted"),
+            (signal.SIGTERM, 143, "Compiling", "Terminated"),
+        ],
+    )
+    def test_stopped(self, demo, cache, tmp_path, sent, code, moment, word):
+        *_, source = demo
+        terminal, stderr = pty.openpty()
+        termios.tcsetwinsize(stderr, (24, 60))
+        process = spawn(
+            "fit", source / "source.csv", source / "target.csv", "--pairs", source / "pairs.csv",
+            "-o", tmp_path / "m.mongefit", "--holdout", "0", "--hidden-layer-sizes", "32,32",
+            "--epsilon", "0.05,0.002", "--max-iter", "100000",
+            cache=cache, stderr=stderr,
+        )  # fmt: skip
+        os.close(stderr)
+        seen = read_until(terminal, moment)
+        process.send_signal(sent)
+        started = time.monotonic()
+        seen += read_until(terminal, None)
+        assert finish(process)[0] == code, seen
+        assert time.monotonic() - started < 20
+        assert f"{word}; nothing was written." in seen
+        assert "Traceback" not in seen
+        assert not list(tmp_path.iterdir())
+        os.close(terminal)
+
+
+def read_until(descriptor, word, seconds=200):
+    """What a terminal shows until a word appears, or until the program has gone."""
+    seen = ""
+    deadline = time.monotonic() + seconds
+    while word is None or word not in seen:
+        assert select.select([descriptor], [], [], deadline - time.monotonic())[0], seen
+        try:
+            part = os.read(descriptor, 4096)
+        except OSError as error:  # how Linux says that the other end is closed
+            assert error.errno == errno.EIO
+            part = b""
+        if not part:
+            assert word is None, seen
+            return seen
+        seen += part.decode(errors="replace")
+    return seen
