@@ -225,7 +225,7 @@ def _skeleton(cost: dict[str, Any], n: int, m: int, dim: int, dtype: jnp.dtype) 
 
 
 def _describe_h(h: ConvexFunction) -> dict[str, Any]:
-    if isinstance(h, ICNN):
+    if type(h) is ICNN:
         return {
             "kind": "icnn",
             "hidden_layer_sizes": [len(bias) for bias in h.bias],
@@ -234,11 +234,11 @@ def _describe_h(h: ConvexFunction) -> dict[str, Any]:
             "activation": h.activation,
             "quadratic": h.quadratic is not None,
         }
-    if isinstance(h, SquaredEuclidean):
+    if type(h) is SquaredEuclidean:
         return {"kind": "sqeuclidean"}
-    if isinstance(h, Mahalanobis):
+    if type(h) is Mahalanobis:
         return {"kind": "mahalanobis", "strong_convexity": h.strong_convexity}
-    if isinstance(h, PowerNorm):
+    if type(h) is PowerNorm:
         return {"kind": "power_norm", "exponent": h.exponent, "alpha": h.alpha}
     raise OptionError(
         f"A cost of class {type(h).__name__} cannot be saved; those of mongefit.convex can."
@@ -271,7 +271,7 @@ def _build_h(spec: dict[str, Any], dim: int) -> ConvexFunction:
 def _describe_diffeo(phi: Diffeo | None) -> dict[str, Any] | None:
     if phi is None:
         return None
-    if isinstance(phi, AutoregressiveFlow):
+    if type(phi) is AutoregressiveFlow:
         return {
             "kind": "autoregressive",
             "n_blocks": phi.n_blocks,
