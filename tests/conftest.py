@@ -8,6 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+# Compilation is most of the time of the suite, and the problems are small.
+jax.config.update("jax_disable_most_optimizations", True)
+
 
 class Clouds(NamedTuple):
     """Two weighted clouds, in NumPy."""

@@ -34,14 +34,6 @@ PAIRS = np.stack([np.arange(N), RNG.permutation(N)], axis=1)
 UNTRAINED = {"hidden_layer_sizes": (8, 8), "max_iter": 0, "epsilon": 0.1}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Compile without optimisation, in half the time: nothing here is measured."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def bent_flow(seed):
     """A flow that is not the identity, as if it had been trained."""
     with double_precision():
@@ -265,6 +257,15 @@ def test_another_safetensors_file(tmp_path):
     for metadata in (None, {"format": "pt"}, {"mongefit": "{"}, {"mongefit": "[]"}):
         path.write_bytes(safetensors.numpy.save({"weight": X}, metadata=metadata))
         assert "not a mongefit model" in refusal(path)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("F8_E4M3", 1), ("BF16", 2), ("I128", 16)])
+def test_a_tensor_of_a_type_that_numpy_does_not_have(tmp_path, dtype, size):
+    path = tmp_path / "other.safetensors"
+    header = {"map.x": {"dtype": dtype, "shape": [1], "data_offsets": [0, size]}}
+    encoded = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + bytes(size))
+    assert "not a mongefit model" in refusal(path)
 
 
 def test_a_truncated_file(model_file):

@@ -120,6 +120,12 @@ class AutoregressiveFlow(Diffeo):
         self.depth = depth
         self.max_log_scale = max_log_scale
 
+    def __reduce__(self):
+        # The library's blocks hold functions that cannot be pickled; sizes and weights can.
+        sizes = (self.n_blocks, self.width, self.depth, self.max_log_scale)
+        weights = [leaf for leaf in jax.tree.leaves(self) if _is_weight(leaf)]
+        return _restore, (self.bijection.shape[0], sizes, weights)
+
     def forward(self, x):
         return jax.vmap(paramax.unwrap(self.bijection).transform)(x)
 
@@ -128,6 +134,22 @@ class AutoregressiveFlow(Diffeo):
 
     def log_det(self, x):
         return jax.vmap(paramax.unwrap(self.bijection).transform_and_log_det)(x)[1]
+
+
+def _is_weight(leaf) -> bool:
+    return jnp.issubdtype(getattr(leaf, "dtype", jnp.int32), jnp.floating)
+
+
+def _restore(dim: int, sizes: tuple[int, int, int, float], weights: list) -> AutoregressiveFlow:
+    n_blocks, width, depth, max_log_scale = sizes
+    flow = AutoregressiveFlow(
+        dim, key=jr.key(0),
+        n_blocks=n_blocks, width=width, depth=depth, max_log_scale=max_log_scale,
+    )  # fmt: skip
+    leaves, structure = jax.tree.flatten(flow)
+    remaining = iter(weights)
+    restored = [next(remaining) if _is_weight(leaf) else leaf for leaf in leaves]
+    return jax.tree.unflatten(structure, restored)
 
 
 @functools.cache

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -182,7 +183,8 @@ class MongeMap(TransformerMixin, BaseEstimator):
         MongeMap
             This estimator.
         """
-        epsilon = check_epsilon(self.epsilon)
+        with _collected_warnings() as notes:
+            epsilon = check_epsilon(self.epsilon)
         max_iter = check_count(self.max_iter, "max_iter")
         rates = [
             check_positive(getattr(self, name), name)
@@ -201,8 +203,10 @@ class MongeMap(TransformerMixin, BaseEstimator):
         normalize = self.normalize_weight
         a = check_weights(source_weight, len(source), "source_weight", normalize=normalize)
         b = check_weights(target_weight, len(target), "target_weight", normalize=normalize)
-        known = check_pairs(pairs, len(source), len(target), many_to_many=self.many_to_many)
-        _warn_of_constant_features(source, target)
+        _check_feature_names(X, Y)
+        with _collected_warnings(notes):
+            known = check_pairs(pairs, len(source), len(target), many_to_many=self.many_to_many)
+            _warn_of_constant_features(source, target)
 
         with double_precision():
             dtype = jnp.dtype(self.dtype)
@@ -246,6 +250,7 @@ class MongeMap(TransformerMixin, BaseEstimator):
             self.data_sha256_ = _hash(source, target, a, b, known)
             self.n_iter_ = max(len(history["step"]) - 1, 0) if history else 0
             self.diagnostics_ = self._diagnose(dual, epsilon[1], final_epsilon, history)
+            self.diagnostics_["input_warnings"] = notes
         self._report()
         return self
 
@@ -318,7 +323,8 @@ class MongeMap(TransformerMixin, BaseEstimator):
         if isinstance(self.cost, ConvexFunction):
             h = self.cost
         elif self.cost == "icnn":
-            h = ICNN(dim, sizes, key=keys[0], symmetric=self.symmetric, alpha=alpha)
+            # Compiled as one: drawing the weights one by one compiles each shape for itself.
+            h = eqx.filter_jit(ICNN)(dim, sizes, key=keys[0], symmetric=self.symmetric, alpha=alpha)
         elif self.cost == "sqeuclidean":
             h = SquaredEuclidean()
         else:
@@ -435,6 +441,27 @@ def _hash(*arrays: np.ndarray | jax.Array | None) -> str:
         digest.update(f"{plain.dtype.str} {plain.shape}".encode())
         digest.update(plain.tobytes())
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _collected_warnings(notes: list[str] | None = None) -> Iterator[list[str]]:
+    """Let warnings through and note what they said, so that diagnostics_ can tell it later."""
+    notes = [] if notes is None else notes
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield notes
+    for warning in caught:
+        notes.append(str(warning.message))
+        warnings.warn(str(warning.message), warning.category, stacklevel=4)
+
+
+def _check_feature_names(X: ArrayLike, Y: ArrayLike) -> None:
+    """Refuse two tables whose columns have other names or another order."""
+    if hasattr(X, "columns") and hasattr(Y, "columns") and list(X.columns) != list(Y.columns):
+        raise DataError(
+            f"The columns of X and Y differ: {list(X.columns)[:5]} and {list(Y.columns)[:5]}. "
+            "Bring them into the same order, as in Y[X.columns]."
+        )
 
 
 def _warn_of_constant_features(source: np.ndarray, target: np.ndarray) -> None:

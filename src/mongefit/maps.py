@@ -38,10 +38,13 @@ class Units(eqx.Module):
     def of(cls, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Units:
         """Weighted mean of both clouds, and their root mean square distance to it per feature."""
         centre = 0.5 * (a @ x + b @ y)
-        spread = 0.5 * (a @ (x - centre) ** 2 + b @ (y - centre) ** 2)
-        largest = np.sqrt(spread.max())
-        # Normalised by its largest entry first: squares of 1e200 would overflow.
-        scale = largest * np.sqrt(np.mean(spread / largest**2)) if largest > 0 else 1.0
+        largest = max(np.abs(x - centre).max(), np.abs(y - centre).max())
+        if largest > 0:
+            # Divided by the largest first: squares of 1e170 would overflow, of 1e-170 vanish.
+            spread = a @ ((x - centre) / largest) ** 2 + b @ ((y - centre) / largest) ** 2
+            scale = largest * np.sqrt(0.5 * np.mean(spread))
+        else:
+            scale = 1.0
         return cls(jnp.asarray(centre), jnp.asarray(scale))
 
     @classmethod

@@ -106,7 +106,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nd
         with safetensors.safe_open(name, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in list(file.keys())}
-    except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
+    # AttributeError: a tensor of a type that NumPy does not have.
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelFileError(
             f"{name} is not a mongefit model, or is damaged ({error}). Models are written by "
             "MongeMap.save and by the command 'mongefit fit'."

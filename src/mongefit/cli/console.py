@@ -98,7 +98,7 @@ class Console:
     def result(self, values: Mapping[str, Any]) -> None:
         """The result for programs."""
         if self._as_json:
-            _print(json.dumps(_plain(values), indent=2, ensure_ascii=False, allow_nan=False))
+            _print(json.dumps(_plain(values), indent=2, allow_nan=False))
 
     def note(self, text: str) -> None:
         """Something worth knowing that is neither a result nor a warning."""

@@ -110,7 +110,7 @@ def demo(
         }
 
     titled = {
-        f"{LABELS[name]} (RMSE {errors[name]['forward']:.3g})": found
+        f"{LABELS[name]}\nRMSE {errors[name]['forward']:.3g} on new points": found
         for name, found in models.items()
     }
     _write(console, output, paths, titled, (x, y, pairs, x_new, y_new))

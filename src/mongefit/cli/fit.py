@@ -171,7 +171,7 @@ def fit(
     model = MongeMap(**options, verbose=int(console.shows_progress))
     models = {"squared_euclidean": model}
     weights = {"source_weight": clouds.a, "target_weight": clouds.b}
-    if learns:
+    if learns and options["max_iter"] > 0:
         console.note("Compiling, which takes longest the first time; then training.")
     started = time.monotonic()
     with promptly_interruptible():
@@ -302,4 +302,4 @@ def _title(name: str, errors: dict[str, dict[str, float]]) -> str:
     if not errors:
         return LABELS[name]
     part, error = list(errors[name].items())[-1]
-    return f"{LABELS[name]} ({part.replace('_', '-')} RMSE {error:.3g})"
+    return f"{LABELS[name]}\nRMSE {error:.3g} on {part.replace('_', '-')} pairs"

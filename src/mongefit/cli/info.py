@@ -55,7 +55,7 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
         + count(found["dual_iterations"], "iteration"),
         "plan": "in one piece" if parts == 1 else f"in {parts} parts",
         "precision": header["dtype"],
-        "data": f"sha256 {header['data_sha256'][:16]}…",
+        "data": f"sha256 {header['data_sha256'][:16]}...",
         "written by": f"mongefit {header['mongefit']}, jax {versions['jax']}",
         "options": _describe_options(header["options"]),
     }

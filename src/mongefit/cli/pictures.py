@@ -49,12 +49,14 @@ def save_cost(path: str, model: MongeMap, source: Points) -> None:
     else:
         grid = np.zeros((_GRID**2, dim))
         grid[:, :2] = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+        cost = model.map_.cost
+        latent = "" if cost.phi_mu is None and cost.phi_nu is None else "latent "
         others = "" if dim == 2 else f"\n(components 1 and 2 of {dim}, the others zero)"
         ax = plot_convex(
             _evaluate(model, grid).reshape(_GRID, _GRID),
             (-reach, reach, -reach, reach),
             displacements=z[:, :2],
-            title="cost of a displacement, common units" + others,
+            title=f"cost of a {latent}displacement, common units{others}",
         )
     save_figure(ax, path)
 

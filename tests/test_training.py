@@ -1,0 +1,122 @@
+"""Training: what a step applies, what it refuses, and what a run returns."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from mongefit.convex import ICNN, SquaredEuclidean
+from mongefit.costs import Cost
+from mongefit.diffeos import AutoregressiveFlow
+from mongefit.errors import TrainingError
+from mongefit.losses import Paired, Pairs
+from mongefit.penalties import CostSize
+from mongefit.training import Problem, Schedule, train
+from tests.conftest import random_clouds
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def problem(max_iter, *, penalty=None, k=4, rate=0.05):
+    x, y, a, b = map(jnp.asarray, random_clouds(12, 12, uniform=False))
+    return Problem(
+        x, y, a, b,
+        pairs=Pairs(jnp.arange(k), jnp.arange(k), jnp.ones(k)),
+        terms=((1.0, Paired()), (1e-7, CostSize() if penalty is None else penalty)),
+        epsilon=Schedule(0.1, 0.05),
+        learning_rate=Schedule(rate, rate),
+        diffeo_learning_rate=Schedule(0.01, 0.01),
+        max_iter=max_iter,
+    )  # fmt: skip
+
+
+def learned_cost(seed=0):
+    return Cost(ICNN(2, (8, 6), key=jr.key(seed)))
+
+
+class Cliff(eqx.Module):
+    """Finite down to a mean cost, NaN below it."""
+
+    limit: jax.Array
+
+    def __call__(self, context):
+        size = jnp.mean(context.C)
+        return jnp.where(size < self.limit, jnp.nan, size)
+
+
+class Poison(eqx.Module):
+    """A loss that is finite and has a gradient that is not."""
+
+    def __call__(self, context):
+        return jnp.sqrt(0.0 * jnp.sum(context.C))
+
+
+def is_finite(tree):
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(tree))
+
+
+def test_the_loss_falls_and_history_describes_every_update():
+    cost, history = train(problem(25), learned_cost())
+    assert history["loss"][-1] < 0.97 * history["loss"][0]
+    assert np.array_equal(history["step"], np.arange(26))
+    assert np.all(history["applied"])
+    assert history["epsilon"][0] == pytest.approx(0.1)
+    assert history["epsilon"][-1] == pytest.approx(0.05)
+    # The last entry is the loss of what would be returned, had no earlier one been better.
+    assert is_finite(eqx.filter(cost, eqx.is_inexact_array))
+
+
+def test_the_same_start_gives_the_same_bits():
+    runs = [train(problem(12), learned_cost())[1]["loss"] for _ in range(2)]
+    np.testing.assert_array_equal(*runs)
+
+
+def test_a_poisoned_gradient_is_never_applied():
+    seen = []
+    with pytest.raises(TrainingError, match=r"step 19: .*not finite.*learning_rate"):
+        train(
+            problem(200, penalty=Poison()),
+            learned_cost(),
+            max_failures=20,
+            on_interval=lambda infos: seen.append(infos),
+        )
+    assert not np.any(np.concatenate([infos.applied for infos in seen]))
+
+
+def test_training_backs_off_from_a_cliff_and_goes_on():
+    start, plain = learned_cost(), problem(60, rate=0.3)
+    limit = 0.95 * jnp.mean(start.matrix(plain.x, plain.y))
+    cost, history = train(problem(60, penalty=Cliff(limit), rate=0.3), start)
+    applied = history["applied"]
+    assert not np.all(applied)
+    assert np.sum(applied) > 20
+    assert is_finite(eqx.filter(cost, eqx.is_inexact_array))
+    assert np.min(history["loss"][applied]) < history["loss"][0]
+    # Never two dozen failures in a row: the way back is short.
+    assert "0" * 24 not in "".join("1" if ok else "0" for ok in applied)
+
+
+def test_a_fixed_h_stays_while_its_flows_learn():
+    flow = AutoregressiveFlow(2, key=jr.key(1), n_blocks=2, width=4)
+    cost, history = train(problem(15), Cost(SquaredEuclidean(), flow, flow))
+    assert cost.shared and isinstance(cost.h, SquaredEuclidean)
+    assert history["loss"][-1] < history["loss"][0]
+    moved = cost.phi_mu.forward(jnp.ones((1, 2)))
+    assert not np.array_equal(moved, np.ones((1, 2)))
+
+
+def test_new_flows_and_new_rates_compile_nothing_new():
+    """What jit compares must be equal for two flows and for two settings of the numbers."""
+
+    def compared(problem_, cost):
+        return eqx.partition((problem_, cost), eqx.is_array)[1]
+
+    costs = [
+        Cost(ICNN(2, (8, 6), key=key), *(AutoregressiveFlow(2, key=k) for k in jr.split(key)))
+        for key in jr.split(jr.key(0))
+    ]
+    assert compared(problem(10), costs[0]) == compared(problem(99, rate=0.2), costs[1])
