@@ -52,11 +52,13 @@ def run(*arguments, code=0):
 def spawn(*arguments, cache, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **environment):
     cleaned = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "TQDM_"))}
     source = os.path.dirname(os.path.dirname(mongefit.__file__))
+    # As conftest.py has it, or nothing in the shared cache would fit.
+    settings = {"PYTHONPATH": source, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", "mongefit", *map(str, arguments)],
         stdout=stdout,
         stderr=stderr,
-        env={**cleaned, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": source, **environment},
+        env={**cleaned, **settings, "XDG_CACHE_HOME": str(cache), **environment},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ def run(code, folder):
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
     )  # fmt: skip
 
 

@@ -101,7 +101,9 @@ class _Point(eqx.Module):
 def _evaluate(C, a, b, eps, g) -> _Point:
     logits = safe_log(b) + (g - C) / eps
     log_total = logsumexp(logits, axis=1, keepdims=True)
-    conditional = jnp.exp(logits - log_total)
+    # Not exp(logits − log_total): at large |logits| its rows would sum to 1 + 1e-9, and the Hessian
+    # of the semi-dual would not be semidefinite.
+    conditional = jax.nn.softmax(logits, axis=1)
     f = -eps * log_total[:, 0]
     column = a @ conditional
     return _Point(
@@ -134,6 +136,8 @@ def _hessian_inverse(a, eps, conditional, column):
     def solve(right, damping):
         matrix = undamped + damping * identity
         factor = jnp.linalg.cholesky(matrix + shift * identity)
+        # Should it fail all the same, the identity makes a short safe step of the rest.
+        factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, identity)
         scaled = inverse_root * right
         solution = jax.scipy.linalg.cho_solve((factor, True), scaled)
         for _ in range(2):

@@ -156,6 +156,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     @click.option("-v", "--verbose", is_flag=True, help="More details, on stderr.")
     @functools.wraps(function)
     def run(as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+        _set_up_cache()
         console = Console(quiet=quiet, verbose=verbose, as_json=as_json)
         with console.running():
             function(console, **options)
@@ -164,15 +165,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def start_jax(console: Console) -> None:
-    """Set up the compilation cache, import JAX and make sure that it has a device.
+    """Import JAX and make sure that it has a device.
 
     Raises
     ------
     Failed
         If the device that JAX_PLATFORMS names is not there.
     """
-    if not os.environ.get("MONGEFIT_NO_CACHE"):
-        _set_cache()
     import jax
 
     try:
@@ -189,8 +188,11 @@ def start_jax(console: Console) -> None:
     console.detail(f"compilation cache: {os.environ.get('JAX_COMPILATION_CACHE_DIR') or 'none'}")
 
 
-def _set_cache() -> None:
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ or "jax" in sys.modules:
+def _set_up_cache() -> None:
+    """Let JAX, before it is imported, keep compiled code for the next run."""
+    if os.environ.get("MONGEFIT_NO_CACHE") or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    if "jax" in sys.modules:
         return
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.path.join(home, "mongefit", "jax")
