@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from types import TracebackType
 
 import numpy as np
@@ -23,14 +25,16 @@ class TrainingBar:
     """
 
     def __init__(self, total: int, *, enabled: bool):
+        hidden = not enabled or bool(os.environ.get("TQDM_DISABLE"))
         self._bar = tqdm(
             total=total,
             desc="compiling",
-            unit="step",
             file=sys.stderr,
-            # None would hide the bar where stderr is no terminal; False leaves TQDM_DISABLE alone.
-            disable=None if enabled else True,
+            # None hides the bar where stderr is no terminal.
+            disable=True if hidden else None,
             dynamic_ncols=True,
+            # Short enough for 60 columns.
+            bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}",
         )
         self._skipped = 0
 
@@ -43,7 +47,14 @@ class TrainingBar:
             shown["skipped"] = str(self._skipped)
         self._bar.set_postfix(shown, refresh=False)
         # The last info evaluates the outcome; it is not a step of its own.
-        self._bar.update(min(int(infos.step[-1]) + 1, self._bar.total) - self._bar.n)
+        done = min(int(infos.step[-1]) + 1, self._bar.total)
+        if self._bar.n == 0:
+            # Compilation is over: the time left is reckoned from here.
+            self._bar.initial = self._bar.n = self._bar.last_print_n = done
+            self._bar.start_t = self._bar.last_print_t = time.time()
+            self._bar.refresh()
+        else:
+            self._bar.update(done - self._bar.n)
 
     def __enter__(self) -> TrainingBar:
         return self

@@ -87,7 +87,7 @@ class WarmStart(eqx.Module):
     """Solutions of both inner problems at the last good step."""
 
     g: Float[Array, " m"]
-    z: Float[Array, "2k d"]
+    z: Float[Array, "both d"]
 
 
 class State(eqx.Module):

@@ -70,7 +70,7 @@ def demo(
 ) -> None:
     """Learn a map from built-in data and draw it.
 
-    Takes about a minute, needs no files and no network.
+    Takes a minute or two; needs no files and no network.
     """
     paths = check_folder(output, _FILES, force=force)
     from mongefit import datasets
@@ -168,8 +168,8 @@ def _what_next(paths: dict[str, str]) -> str:
     quoted = {name: shlex.quote(path) for name, path in paths.items()}
     commands = (
         f"transform {quoted['model.mongefit']} \\\n      {quoted['new_points.csv']} -o mapped.csv",
-        f"fit {quoted['source.csv']} {quoted['target.csv']} \\\n"
-        f"      --pairs {quoted['pairs.csv']} -o my.mongefit --pictures my",
+        f"fit {quoted['source.csv']} \\\n      {quoted['target.csv']} -o my.mongefit \\\n"
+        f"      --pairs {quoted['pairs.csv']} --pictures my",
         f"info {quoted['model.mongefit']}",
     )
     return "Try next:\n" + "\n".join(f"  mongefit {command}" for command in commands)
