@@ -1,0 +1,157 @@
+"""Solving an entropic transport problem, with derivatives, and its value."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from mongefit._numerics import Status
+from mongefit.duals.semidual import (
+    DualSolution,
+    Matrix,
+    default_tolerance,
+    evaluate,
+    hessian_inverse,
+    marginal_error,
+    plan,
+    soft_minimum,
+)
+from mongefit.duals.solvers import DualSolver, NewtonDual, sinkhorn_step
+
+Differentiation = Literal["implicit", "unrolled", "none"]
+
+
+def _implicit_potential(C, a, b, eps, g):
+    """One Newton step from the solution g: its value is g, its derivative the implicit one."""
+    at = jax.lax.stop_gradient((C, a, b, eps, g))
+    point = evaluate(*at)
+    solve = hessian_inverse(at[1], at[3], point.conditional, point.column)
+    residual = b - evaluate(C, a, b, eps, at[4]).column
+    return at[4] + solve(residual, 0.0)
+
+
+def _unrolled_potential(C, a, b, eps, g, n_iter):
+    """Sinkhorn iterations from g, differentiated one by one."""
+
+    def iterate(g, _):
+        return sinkhorn_step(b, eps, evaluate(C, a, b, eps, g)), None
+
+    return jax.lax.scan(iterate, jax.lax.stop_gradient(g), length=n_iter)[0]
+
+
+def solve_dual(
+    C: Matrix,
+    a: Float[Array, " n"],
+    b: Float[Array, " m"],
+    eps: Float[Array, ""],
+    *,
+    g_init: Float[Array, " m"] | None = None,
+    solver: DualSolver | None = None,
+    differentiate: Differentiation = "implicit",
+    unrolled_iter: int = 200,
+) -> DualSolution:
+    """Solve the entropic problem; f and g are differentiable in C, a, b and eps.
+
+    Parameters
+    ----------
+    C
+        Cost matrix.
+    a, b
+        Non-negative weights of the rows and columns, each with sum 1.
+    eps
+        Absolute regularisation, positive.
+    g_init
+        Potentials to start from; without them the solve is cold.
+    solver
+        `NewtonDual` (default) or `SinkhornDual`.
+    differentiate
+        "implicit" differentiates the optimality condition at the solution, "unrolled" the last
+        ``unrolled_iter`` Sinkhorn iterations, "none" holds the potentials constant.
+
+    Returns
+    -------
+    DualSolution
+        Never NaN; a problem with non-finite entries comes back with ``Status.NON_FINITE``.
+    """
+    solver = NewtonDual() if solver is None else solver
+    tol = default_tolerance(C.dtype) if solver.tol is None else solver.tol
+    eps = jnp.asarray(eps, C.dtype)
+    fixed = jax.lax.stop_gradient((C, a, b, eps))
+    g, _, iterations, status = solver.climb(*fixed, jax.lax.stop_gradient(g_init), tol)
+    g = jax.lax.stop_gradient(g)
+    if differentiate == "implicit":
+        polished = _implicit_potential(C, a, b, eps, g)
+        # A solution far from converged could be thrown anywhere by an undamped step.
+        close = evaluate(*fixed, g).error <= 1e3 * tol
+        g = jnp.where(close & jnp.all(jnp.isfinite(polished)), polished, g)
+    elif differentiate == "unrolled":
+        g = _unrolled_potential(C, a, b, eps, g, unrolled_iter)
+    else:
+        C, a, b, eps = fixed
+    f = soft_minimum(C, b, g, eps)
+    offset = 0.5 * (a @ f - b @ g)
+    f, g = f - offset, g + offset
+    error = marginal_error(*fixed, *jax.lax.stop_gradient((f, g)))
+    finite = jnp.isfinite(error) & jnp.all(jnp.isfinite(C))
+    status = jnp.where(error <= tol, Status.CONVERGED, status)
+    status = jnp.where(finite, status, Status.NON_FINITE)
+    return DualSolution(
+        f=jnp.where(finite, f, 0.0),
+        g=jnp.where(finite, g, 0.0),
+        error=jnp.where(finite, error, jnp.inf),
+        iterations=iterations,
+        status=status,
+    )
+
+
+class TransportValue(eqx.Module):
+    """A value made of solved transport problems, and whether all of them were solved."""
+
+    value: Float[Array, ""]
+    converged: Bool[Array, ""]
+
+
+def transport_value(
+    C: Matrix,
+    a: Float[Array, " n"],
+    b: Float[Array, " m"],
+    eps: Float[Array, ""],
+    *,
+    g_init: Float[Array, " m"] | None = None,
+    solver: DualSolver | None = None,
+) -> TransportValue:
+    """OT_eps = max_{f,g} Σ a_i f_i + Σ b_j g_j − eps (Σ P_ij − 1), with its first derivative.
+
+    By the envelope theorem the derivative in C is the plan; the potentials are held constant.
+    """
+    dual = solve_dual(C, a, b, eps, g_init=g_init, solver=solver, differentiate="none")
+    f, g = jax.lax.stop_gradient((dual.f, dual.g))
+    value = a @ f + b @ g - eps * (jnp.sum(plan(C, a, b, eps, f, g)) - 1)
+    return TransportValue(value, dual.converged)
+
+
+def divergence(
+    C_xy: Matrix,
+    C_xx: Float[Array, "n n"],
+    C_yy: Float[Array, "m m"],
+    a: Float[Array, " n"],
+    b: Float[Array, " m"],
+    eps: Float[Array, ""],
+    *,
+    solver: DualSolver | None = None,
+) -> TransportValue:
+    """The Sinkhorn divergence S = OT_eps(x, y) − ½ OT_eps(x, x) − ½ OT_eps(y, y).
+
+    Every term is the regularised dual value of `transport_value`.
+    """
+    across = transport_value(C_xy, a, b, eps, solver=solver)
+    within_x = transport_value(C_xx, a, a, eps, solver=solver)
+    within_y = transport_value(C_yy, b, b, eps, solver=solver)
+    return TransportValue(
+        across.value - 0.5 * (within_x.value + within_y.value),
+        across.converged & within_x.converged & within_y.converged,
+    )
