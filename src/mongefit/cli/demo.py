@@ -143,7 +143,7 @@ def _write(
     data: tuple[NDArray[Any], ...],
 ) -> None:
     from mongefit.cli.pictures import save_cost, save_history, save_map
-    from mongefit.files import atomic_write, write_points
+    from mongefit.files import write_points
 
     x, y, pairs, x_new, y_new = data
     *_, model = models.values()
@@ -159,8 +159,7 @@ def _write(
     for name, points in (("source.csv", x), ("target.csv", y), ("new_points.csv", x_new)):
         write_points(paths[name], points, overwrite=True)
         console.wrote(paths[name])
-    rows = "".join(f"{i},{j}\n" for i, j in pairs)
-    atomic_write(paths["pairs.csv"], f"source,target\n{rows}".encode())
+    write_points(paths["pairs.csv"], pairs, overwrite=True, header=["source", "target"])
     console.wrote(paths["pairs.csv"])
 
 

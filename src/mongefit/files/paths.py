@@ -1,0 +1,42 @@
+"""Names of files: which can be read, and what to say of one that cannot be found."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+
+from mongefit.errors import did_you_mean
+
+StrPath = str | os.PathLike[str]
+
+SUFFIXES = (".csv", ".tsv", ".npy", ".npz")
+"""Extensions of the files that can be read and written."""
+
+
+def suffix_of(path: StrPath) -> str:
+    """The extension of a file, in lower case."""
+    return os.path.splitext(os.fspath(path))[1].lower()
+
+
+def missing_file(path: StrPath) -> str:
+    """What to say of a file that does not exist, with the near matches in its folder."""
+    file = os.fspath(path)
+    folder, name = os.path.split(file)
+    folder = folder or os.curdir
+    if not os.path.isdir(folder):
+        return f"{file} not found: there is no folder {folder}."
+    try:
+        with os.scandir(folder) as entries:
+            present = [entry.name for entry in itertools.islice(entries, 1000)]
+    except OSError:
+        present = []
+    return f"{file} not found.{did_you_mean(name, present) or ' Check the name and the folder.'}"
+
+
+def unknown_suffix(path: StrPath, suffixes: Sequence[str]) -> str:
+    """What to say of a file whose extension is not among ``suffixes``."""
+    suffix = suffix_of(path)
+    found = f"the extension {suffix}" if suffix else "no extension"
+    known = ", ".join(suffixes)
+    return f"{os.fspath(path)} has {found}. Known: {known}.{did_you_mean(suffix, suffixes)}"
