@@ -1,0 +1,112 @@
+"""What all pictures share: colours, tables of points, legends, and how a figure is saved."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit.files import StrPath, atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, apart from the grey.
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+ORANGE = "#E69F00"
+BLACK = "#000000"
+GREY = "#B8B8B8"
+
+
+def save_figure(ax_or_figure: Axes | Figure, path: StrPath, *, dpi: int = 150) -> None:
+    """Save a picture as PNG, trimmed to what is drawn, completely or not at all.
+
+    Parameters
+    ----------
+    ax_or_figure
+        A Figure, or any Axes of it.
+    path
+        A .png file; replaced when it exists.
+    dpi
+        Dots per inch.
+    """
+    from matplotlib.figure import Figure
+
+    if not os.fspath(path).lower().endswith(".png"):
+        raise ValueError(f"{os.fspath(path)}: pictures are written as .png. Change the extension.")
+    figure = ax_or_figure
+    if not isinstance(figure, Figure):
+        root = figure.get_figure(root=True)
+        if root is None:
+            raise ValueError("these Axes were removed from their figure.")
+        figure = root
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
+    atomic_write(path, buffer.getvalue())
+
+
+def check_table(
+    values: ArrayLike, name: str, *, columns: int | None = None, rows: int | None = None
+) -> NDArray[np.float64]:
+    """A table as float64, [n, d], with the columns and rows of the source where these are given."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 2 or not array.size:
+        raise ValueError(
+            f"{name} must be a two-dimensional array with at least one row and one column, "
+            f"got the shape {array.shape}."
+        )
+    if columns is not None and array.shape[1] != columns:
+        raise ValueError(f"{name} has {array.shape[1]} columns, source has {columns}.")
+    if rows is not None and len(array) != rows:
+        raise ValueError(f"{name} has {len(array)} rows, source has {rows}.")
+    return array
+
+
+def new_axes(size: tuple[float, float]) -> Axes:
+    """Axes on a Figure of their own."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained").subplots()
+
+
+def finish(ax: Axes, title: str | None) -> None:
+    """Add the title, and a legend of everything that has a label."""
+    if title is not None:
+        ax.set_title(title)
+    handles, _ = ax.get_legend_handles_labels()
+    if handles:
+        legend_below(ax, handles)
+
+
+def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
+    """Add a legend below the axis label, where it covers no data."""
+    from matplotlib.collections import PathCollection
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        raise ValueError("these Axes were removed from their figure.")
+    # Outside the data, below the axis label: in points, so that it holds for Axes of any height.
+    down = ScaledTranslation(0, -34 / 72, figure.dpi_scale_trans)
+    legend = ax.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=ax.transAxes + down,
+        borderaxespad=0,
+        ncols=2 if len(handles) == 4 else 3,
+        frameon=False,
+        fontsize="small",
+        handletextpad=0.4,
+        columnspacing=1.2,
+    )
+    for handle in legend.legend_handles:
+        if isinstance(handle, PathCollection):
+            handle.set_sizes([20])
