@@ -224,8 +224,14 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(models, cost
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
-    assert "not found" in refusal(tmp_path / "absent")
+    assert "not found. Check the name" in refusal(tmp_path / "absent")
+    assert "there is no folder" in refusal(tmp_path / "absent" / "model")
     assert "is a folder" in refusal(tmp_path)
+
+
+def test_a_missing_file_names_its_near_matches(model_file):
+    said = refusal(model_file.with_name("modle.safetensors"))
+    assert said.endswith("not found. Did you mean model.safetensors?")
 
 
 class Trap:
@@ -381,6 +387,27 @@ FORGERIES = {
     "unknown option": ("icnn", set_header("options", "__class__", 1), "not a valid model"),
     "unknown precision": ("icnn", set_header("dtype", "object"), "not a valid model"),
     "newer format": ("icnn", set_header("version", 7), "format version 7; this release"),
+    **{
+        f"format version {version}": (
+            "icnn",
+            set_header("version", version),
+            f"format version {version!r}, which no release",
+        )
+        for version in (0, -1, True, 1.0, "1", None)
+    },
+    **{
+        f"no {column} in the history": (
+            "icnn",
+            lambda _, tensors, column=column: tensors.pop(f"history.{column}"),
+            f"history.{column} is missing from a model trained for 3 steps",
+        )
+        for column in ("step", "loss", "epsilon", "applied")
+    },
+    "no history": (
+        "icnn",
+        lambda _, tensors: [tensors.pop(key) for key in list(tensors) if "history" in key],
+        "history.step is missing",
+    ),
     "no format": ("icnn", lambda header, _: header.pop("version"), "not a mongefit model"),
     **{
         f"{key}: {value}": ("icnn", set_header(key, value), "")

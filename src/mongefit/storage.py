@@ -29,13 +29,15 @@ from mongefit.costs import Cost
 from mongefit.diffeos import AutoregressiveFlow, Diffeo
 from mongefit.errors import ModelFileError, OptionError
 from mongefit.estimator import MongeMap
-from mongefit.files import atomic_write
+from mongefit.files import atomic_write, missing_file
 from mongefit.maps import EntropicMap, Units
 
 FORMAT = "mongefit-model"
 FORMAT_VERSION = 1
 _KEY = "mongefit"
 _RECORDED = ("jax", "jaxlib", "equinox", "numpy", "flowjax")
+# What pictures and reports take from the history of every trained model.
+_HISTORY = ("step", "loss", "epsilon", "applied")
 
 
 def save(estimator: MongeMap, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -101,7 +103,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nd
     if os.path.isdir(name):
         raise ModelFileError(f"{name} is a folder. Name a model file in it.")
     if not os.path.exists(name):
-        raise ModelFileError(f"{name} not found. Check the name and the folder.")
+        raise ModelFileError(missing_file(name))
     try:
         with safetensors.safe_open(name, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -119,7 +121,13 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.nd
         version, checksum = header["version"], header["sha256"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{name} is a safetensors file, but not a mongefit model.") from error
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    # Not isinstance, which takes True for a whole number.
+    if type(version) is not int or version < 1:
+        raise ModelFileError(
+            f"{name} has format version {version!r}, which no release of mongefit writes: versions "
+            "are whole numbers from 1. Save the model again."
+        )
+    if version > FORMAT_VERSION:
         raise ModelFileError(
             f"{name} has format version {version}; this release of mongefit reads up to "
             f"{FORMAT_VERSION}. Upgrade mongefit."
@@ -151,6 +159,16 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap
             )
         if not np.all(np.isfinite(tensor)):
             raise ModelFileError(f"the tensor {name} contains NaN or infinity.")
+    history = {
+        name.removeprefix("history."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("history.")
+    }
+    if header["n_iter"] > 0 and (absent := [key for key in _HISTORY if key not in history]):
+        raise ModelFileError(
+            f"the tensor history.{absent[0]} is missing from a model trained for "
+            f"{header['n_iter']} steps."
+        )
     skeleton = _skeleton(header["cost"], n, m, dim, dtype)
     entropic_map = jax.tree_util.tree_map_with_path(
         lambda path, leaf: (
@@ -165,11 +183,7 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap
     estimator = MongeMap(**options)
     estimator.map_ = entropic_map
     estimator.units_ = entropic_map.units
-    estimator.history_ = {
-        name.removeprefix("history."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("history.")
-    }
+    estimator.history_ = history
     estimator.n_iter_ = header["n_iter"]
     estimator.diagnostics_ = header["diagnostics"]
     estimator.data_sha256_ = header["data_sha256"]
