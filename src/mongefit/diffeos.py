@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
+import numbers
 from collections.abc import Callable
 
 import equinox as eqx
@@ -97,28 +99,33 @@ class AutoregressiveFlow(Diffeo):
         max_log_scale: float = 2.0,
     ):
         for name, value in {"n_blocks": n_blocks, "width": width, "depth": depth}.items():
-            if value < 1:
-                raise ValueError(f"AutoregressiveFlow needs {name} >= 1, got {value}.")
-        if not max_log_scale > 0:
-            raise ValueError(f"AutoregressiveFlow needs max_log_scale > 0, got {max_log_scale}.")
+            if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+                raise ValueError(
+                    f"AutoregressiveFlow needs a whole number {name} >= 1, got {value!r}."
+                )
+        if not isinstance(max_log_scale, numbers.Real) or not 0 < max_log_scale < math.inf:
+            raise ValueError(
+                f"AutoregressiveFlow needs a finite max_log_scale > 0, got {max_log_scale!r}."
+            )
+        # Plain numbers, whatever NumPy made of them: static fields and model files need these.
+        self.n_blocks = int(n_blocks)
+        self.width = int(width)
+        self.depth = int(depth)
+        self.max_log_scale = float(max_log_scale)
         reverse = Permute(jnp.arange(dim)[::-1])
         steps: list[AbstractBijection] = []
-        for block_key in jr.split(key, n_blocks):
+        for block_key in jr.split(key, self.n_blocks):
             block = MaskedAutoregressive(
                 block_key,
-                transformer=_BoundedAffine(max_log_scale),
+                transformer=_BoundedAffine(self.max_log_scale),
                 dim=dim,
-                nn_width=width,
-                nn_depth=depth,
+                nn_width=self.width,
+                nn_depth=self.depth,
                 nn_activation=jnp.tanh,
             )
-            steps += [_prepared(block, max_log_scale), reverse]
+            steps += [_prepared(block, self.max_log_scale), reverse]
         # Reversing twice is the identity; an odd number of reversals is undone at the end.
-        self.bijection = Chain(steps if n_blocks % 2 == 0 else [*steps, reverse])
-        self.n_blocks = n_blocks
-        self.width = width
-        self.depth = depth
-        self.max_log_scale = max_log_scale
+        self.bijection = Chain(steps if self.n_blocks % 2 == 0 else [*steps, reverse])
 
     def __reduce__(self):
         # The library's blocks hold functions that cannot be pickled; sizes and weights can.

@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from mongefit.diffeos import AutoregressiveFlow
 from tests.contracts.families import DIFFEOS, as_float32, shaken
 
 family = pytest.mark.parametrize("name", DIFFEOS.keys())
@@ -75,3 +76,26 @@ def test_float32_stays_float32():
     u, back = jax.jit(lambda x: (phi.forward(x), phi.inverse(phi.forward(x))))(x)
     assert u.dtype == back.dtype == jnp.float32
     np.testing.assert_allclose(back, x, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *((name, value) for name in ("n_blocks", "width", "depth") for value in (0, 2.0, True)),
+        ("n_blocks", "4"),
+        ("width", np.nan),
+        *(("max_log_scale", value) for value in (0.0, -1.0, np.nan, np.inf, "2", None)),
+    ],
+)
+def test_an_impossible_option_is_named(option, value):
+    with pytest.raises(ValueError, match=rf"needs a .*{option}.*, got {value!r}\."):
+        AutoregressiveFlow(2, key=jr.key(0), **{option: value})
+
+
+def test_options_given_as_numpy_numbers_become_plain_ones():
+    phi = AutoregressiveFlow(
+        2, key=jr.key(0), n_blocks=np.int64(1), width=np.uint8(4), max_log_scale=np.float32(1.5)
+    )
+    found = (phi.n_blocks, phi.width, phi.max_log_scale)
+    assert found == (1, 4, 1.5)
+    assert [type(value) for value in found] == [int, int, float]
