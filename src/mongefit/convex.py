@@ -16,7 +16,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from mongefit._numerics import double_precision
+from mongefit._numerics import double_precision, safe_norm
 
 Activation = Literal["squareplus", "softplus"]
 
@@ -28,9 +28,12 @@ class ConvexFunction(eqx.Module):
     ----------
     learned
         Whether training may change the arrays of this function.
+    solves
+        Whether evaluating h solves an inner problem, so that ∇h is worth keeping as a guess.
     """
 
     learned: eqx.AbstractClassVar[bool]
+    solves: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -39,9 +42,18 @@ class ConvexFunction(eqx.Module):
 
     @abc.abstractmethod
     def value_and_gradient(
-        self, z: Float[Array, "N d"]
+        self, z: Float[Array, "N d"], guess: Float[Array, "N d"] | None = None
     ) -> tuple[Float[Array, " N"], Float[Array, "N d"]]:
-        """h(z) and ∇h(z) for every row of z."""
+        """h(z) and ∇h(z) for every row of z.
+
+        Parameters
+        ----------
+        z
+            Displacements.
+        guess
+            Approximation of ∇h(z). A function that ``solves`` starts from it, the others ignore it;
+            a row that is not finite is no guess.
+        """
 
     @abc.abstractmethod
     def hessian(self, z: Float[Array, "N d"]) -> Float[Array, "N d d"]:
@@ -73,7 +85,7 @@ class SquaredEuclidean(ClosedFormConvexFunction):
     def strong_convexity(self) -> float:
         return 1.0
 
-    def value_and_gradient(self, z):
+    def value_and_gradient(self, z, guess=None):
         return 0.5 * jnp.sum(z * z, axis=-1), z
 
     def hessian(self, z):
@@ -114,7 +126,7 @@ class Mahalanobis(ClosedFormConvexFunction):
     def strong_convexity(self) -> float:
         return self.strong_convexity_
 
-    def value_and_gradient(self, z):
+    def value_and_gradient(self, z, guess=None):
         gradient = z @ self.matrix.astype(z.dtype)
         return 0.5 * jnp.sum(z * gradient, axis=-1), gradient
 
@@ -155,7 +167,7 @@ class PowerNorm(ClosedFormConvexFunction):
         floor = max(float(finfo.eps) ** (1 / min(self.exponent - 1, 1.0)), float(finfo.tiny))
         return jnp.maximum(jnp.abs(z), floor)
 
-    def value_and_gradient(self, z):
+    def value_and_gradient(self, z, guess=None):
         power = self._magnitude(z) ** (self.exponent - 2)
         value = jnp.sum(z * z * (power / self.exponent + 0.5 * self.alpha), axis=-1)
         return value, z * (power + self.alpha)
@@ -208,7 +220,8 @@ def _activate(
 def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Float[Array, "*N w"]:
     """The second derivative of the activation."""
     if activation == "squareplus":
-        return 2 / (t * t + 4) ** 1.5
+        # A root and an integer power: a power of 1.5 costs a logarithm and an exponential.
+        return 2 / jnp.sqrt(t * t + 4) ** 3
     slope = jax.nn.sigmoid(t)
     return slope * (1 - slope)
 
@@ -310,6 +323,32 @@ class ICNN(ConvexFunction):
         out = jnp.exp(self.log_gain) * jax.nn.softplus(self.out) / self.out.shape[0]
         return hidden, out
 
+    def curvature_bound(self) -> Float[Array, ""]:
+        r"""A number L, computed from the weights alone, with ∇²h(z) ≤ L everywhere.
+
+        Slopes of the activation are at most 1 and its curvature at most ¼. With the weights of the
+        network non-negative, the gradients of the units of layer k are therefore no longer than
+        r_k = ‖V_k‖ + W_{k−1} r_{k−1}, norms taken row by row, their adjoints no larger than
+        ā_k = W_kᵀ ā_{k+1}, ā_K = e^γ w, and the largest eigenvalue of ∇²n no larger than its trace,
+
+            tr ∇²n(z) ≤ ¼ Σ_k ⟨ā_k, r_k²⟩.
+
+        The largest absolute row sum of QᵀQ bounds the eigenvalues of the quadratic, and α is added.
+        """
+        hidden, out = self._positive_weights()
+        lengths = [safe_norm(self.passthrough[0])]
+        for weight, through in zip(hidden, self.passthrough[1:], strict=True):
+            lengths.append(safe_norm(through) + weight @ lengths[-1])
+        adjoint, trace = out, out @ lengths[-1] ** 2
+        for weight, length in zip(reversed(hidden), reversed(lengths[:-1]), strict=True):
+            adjoint = adjoint @ weight
+            trace = trace + adjoint @ length**2
+        bound = self.alpha + 0.25 * trace
+        if self.quadratic is not None:
+            square = self.quadratic.T @ self.quadratic
+            bound = bound + jnp.max(jnp.sum(jnp.abs(square), axis=1))
+        return bound
+
     def _network(self, z):
         """n(z) and ∇n(z), by one forward and one backward sweep."""
         hidden, out = self._positive_weights()
@@ -325,7 +364,7 @@ class ICNN(ConvexFunction):
             gradient = gradient + adjoint @ self.passthrough[k]
         return state @ out, gradient
 
-    def value_and_gradient(self, z):
+    def value_and_gradient(self, z, guess=None):
         value_at_zero, slope_at_zero = self._network(jnp.zeros_like(z[:1]))
         if self.symmetric:
             both, slope = self._network(jnp.concatenate([z, -z]))
