@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from mongefit import baselines as baselines
     from mongefit import datasets as datasets
+    from mongefit import metrics as metrics
     from mongefit import plotting as plotting
+    from mongefit.conjugate import ConjugateICNN as ConjugateICNN
     from mongefit.conjugate import LBFGSInverse as LBFGSInverse
     from mongefit.conjugate import NewtonInverse as NewtonInverse
     from mongefit.conjugate import inverse_gradient as inverse_gradient
@@ -31,8 +34,11 @@ if TYPE_CHECKING:
     from mongefit.storage import load as load
 
 _HOMES = {
+    "baselines": None,
     "datasets": None,
+    "metrics": None,
     "plotting": None,
+    "ConjugateICNN": "conjugate",
     "LBFGSInverse": "conjugate",
     "NewtonInverse": "conjugate",
     "inverse_gradient": "conjugate",

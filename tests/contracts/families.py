@@ -7,6 +7,7 @@ import jax
 import jax.random as jr
 import numpy as np
 
+from mongefit.conjugate import ConjugateICNN
 from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
 from mongefit.diffeos import AutoregressiveFlow
 
@@ -50,6 +51,15 @@ CONVEX = {
     ),
     "ICNN softplus, no quadratic": lambda dim: shaken(
         ICNN(dim, (8,), key=jr.key(1), gain=2.0, activation="softplus", quadratic=False, alpha=0.1)
+    ),
+    "conjugate ICNN symmetric": lambda dim: shaken(
+        ConjugateICNN(dim, (8, 6), key=jr.key(0), gain=2.0)
+    ),
+    # With this alpha the conjugate is scaled down.
+    "conjugate ICNN asymmetric": lambda dim: shaken(
+        ConjugateICNN(
+            dim, (8,), key=jr.key(1), gain=9.0, symmetric=False, activation="softplus", alpha=0.4
+        )
     ),
 }
 
