@@ -15,18 +15,20 @@ from mongefit.diffeos import AutoregressiveFlow
 from mongefit.errors import TrainingError
 from mongefit.losses import Paired, Pairs
 from mongefit.penalties import CostSize
-from mongefit.training import Problem, Schedule, train
+from mongefit.training import Model, Problem, Schedule, train
 from tests.conftest import random_clouds
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def problem(max_iter, *, penalty=None, k=4, rate=0.05):
+def problem(max_iter, *, k=4, rate=0.05):
     x, y, a, b = map(jnp.asarray, random_clouds(12, 12, uniform=False))
     return Problem(
         x, y, a, b,
-        pairs=Pairs(jnp.arange(k), jnp.arange(k), jnp.ones(k)),
-        terms=((1.0, Paired()), (1e-7, CostSize() if penalty is None else penalty)),
+        pairs=Pairs.of(np.stack([np.arange(k)] * 2, axis=1), jnp.ones(k)),
+        subsets=None,
+        weight=[1.0, 1e-7],
+        n_losses=1,
         epsilon=Schedule(0.1, 0.05),
         learning_rate=Schedule(rate, rate),
         diffeo_learning_rate=Schedule(0.01, 0.01),
@@ -34,8 +36,9 @@ def problem(max_iter, *, penalty=None, k=4, rate=0.05):
     )  # fmt: skip
 
 
-def learned_cost(seed=0):
-    return Cost(ICNN(2, (8, 6), key=jr.key(seed)))
+def model(cost=None, penalty=None):
+    cost = Cost(ICNN(2, (8, 6), key=jr.key(0))) if cost is None else cost
+    return Model(cost, (Paired(), CostSize() if penalty is None else penalty))
 
 
 class Cliff(eqx.Module):
@@ -60,18 +63,19 @@ def is_finite(tree):
 
 
 def test_the_loss_falls_and_history_describes_every_update():
-    cost, history = train(problem(25), learned_cost())
+    best, history = train(problem(25), model())
     assert history["loss"][-1] < 0.97 * history["loss"][0]
     assert np.array_equal(history["step"], np.arange(26))
     assert np.all(history["applied"])
     assert history["epsilon"][0] == pytest.approx(0.1)
     assert history["epsilon"][-1] == pytest.approx(0.05)
     # The last entry is the loss of what would be returned, had no earlier one been better.
-    assert is_finite(eqx.filter(cost, eqx.is_inexact_array))
+    assert is_finite(eqx.filter(best, eqx.is_inexact_array))
+    np.testing.assert_array_equal(history["losses"][:, 0], history["loss"])
 
 
 def test_the_same_start_gives_the_same_bits():
-    runs = [train(problem(12), learned_cost())[1]["loss"] for _ in range(2)]
+    runs = [train(problem(12), model())[1]["loss"] for _ in range(2)]
     np.testing.assert_array_equal(*runs)
 
 
@@ -79,8 +83,8 @@ def test_a_poisoned_gradient_is_never_applied():
     seen = []
     with pytest.raises(TrainingError, match=r"step 19: .*not finite.*learning_rate"):
         train(
-            problem(200, penalty=Poison()),
-            learned_cost(),
+            problem(200),
+            model(penalty=Poison()),
             max_failures=20,
             on_interval=lambda infos: seen.append(infos),
         )
@@ -88,13 +92,13 @@ def test_a_poisoned_gradient_is_never_applied():
 
 
 def test_training_backs_off_from_a_cliff_and_goes_on():
-    start, plain = learned_cost(), problem(60, rate=0.3)
+    start, plain = model().cost, problem(60, rate=0.3)
     limit = 0.95 * jnp.mean(start.matrix(plain.x, plain.y))
-    cost, history = train(problem(60, penalty=Cliff(limit), rate=0.3), start)
+    best, history = train(plain, model(start, Cliff(limit)))
     applied = history["applied"]
     assert not np.all(applied)
     assert np.sum(applied) > 20
-    assert is_finite(eqx.filter(cost, eqx.is_inexact_array))
+    assert is_finite(eqx.filter(best, eqx.is_inexact_array))
     assert np.min(history["loss"][applied]) < history["loss"][0]
     # Never two dozen failures in a row: the way back is short.
     assert "0" * 24 not in "".join("1" if ok else "0" for ok in applied)
@@ -102,7 +106,8 @@ def test_training_backs_off_from_a_cliff_and_goes_on():
 
 def test_a_fixed_h_stays_while_its_flows_learn():
     flow = AutoregressiveFlow(2, key=jr.key(1), n_blocks=2, width=4)
-    cost, history = train(problem(15), Cost(SquaredEuclidean(), flow, flow))
+    best, history = train(problem(15), model(Cost(SquaredEuclidean(), flow, flow)))
+    cost = best.cost
     assert cost.shared and isinstance(cost.h, SquaredEuclidean)
     assert history["loss"][-1] < history["loss"][0]
     moved = cost.phi_mu.forward(jnp.ones((1, 2)))

@@ -71,11 +71,18 @@ def displacements(u: Float[Array, "n d"], v: Float[Array, "m d"]) -> Float[Array
 
 
 def pairwise_value_and_gradient(
-    h: ConvexFunction, u: Float[Array, "n d"], v: Float[Array, "m d"]
+    h: ConvexFunction,
+    u: Float[Array, "n d"],
+    v: Float[Array, "m d"],
+    guess: Float[Array, "n m d"] | None = None,
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m d"]]:
-    """h(u_i − v_j) and ∇h(u_i − v_j) for all pairs, as one batch."""
+    """h(u_i − v_j) and ∇h(u_i − v_j) for all pairs, as one batch.
+
+    ``guess`` approximates ∇h, for functions that must solve for it.
+    """
     z = displacements(u, v)
-    value, gradient = h.value_and_gradient(z.reshape(-1, z.shape[-1]))
+    flat = None if guess is None else guess.reshape(-1, z.shape[-1])
+    value, gradient = h.value_and_gradient(z.reshape(-1, z.shape[-1]), flat)
     return value.reshape(z.shape[:2]), gradient.reshape(z.shape)
 
 

@@ -140,7 +140,9 @@ class AutoregressiveFlow(Diffeo):
         return jax.vmap(paramax.unwrap(self.bijection).inverse)(u)
 
     def log_det(self, x):
-        return jax.vmap(paramax.unwrap(self.bijection).transform_and_log_det)(x)[1]
+        # The library adds up in its own default precision.
+        _, log_det = jax.vmap(paramax.unwrap(self.bijection).transform_and_log_det)(x)
+        return log_det.astype(x.dtype)
 
 
 def _is_weight(leaf) -> bool:

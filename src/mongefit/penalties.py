@@ -2,19 +2,77 @@
 
 from __future__ import annotations
 
-import equinox as eqx
+from typing import ClassVar
+
+import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from mongefit.losses import Context
+from mongefit.diffeos import Diffeo
+from mongefit.losses.base import CostTerm
 
 
-class CostSize(eqx.Module):
+class CostSize(CostTerm):
     """LogSumExp_ij(|C_ij|)²: keeps h from growing.
 
     With eps relative to a mean that is held constant, growing h looks like lowering eps.
     """
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
+    requires: ClassVar[str | None] = None
+
+    def __call__(self, context):
         return logsumexp(jnp.abs(context.C)) ** 2
+
+
+class FlowSimilarity(CostTerm):
+    """½ Σ_i a_i ‖Φμ(x_i) − Φν(x_i)‖² + ½ Σ_j b_j ‖Φμ(y_j) − Φν(y_j)‖²: pulls two flows together.
+
+    With equal flows and a symmetric h the cost is symmetric.
+    """
+
+    requires: ClassVar[str | None] = None
+
+    def __call__(self, context):
+        cost = context.cost
+
+        def gap(points):
+            return jnp.sum((cost.latent_source(points) - cost.latent_target(points)) ** 2, axis=1)
+
+        return 0.5 * (context.a @ gap(context.x) + context.b @ gap(context.y))
+
+
+class DirichletEnergy(CostTerm):
+    """½ Σ_i a_i ‖JΦμ(x_i)‖_F² + ½ Σ_j b_j ‖JΦν(y_j)‖_F²: keeps flows from stretching.
+
+    A side without a flow adds the constant of the identity, d/2.
+    """
+
+    requires: ClassVar[str | None] = None
+
+    def __call__(self, context):
+        source = _energy(context.cost.phi_mu, context.x)
+        target = _energy(context.cost.phi_nu, context.y)
+        return 0.5 * (context.a @ source + context.b @ target)
+
+
+class LogDet(CostTerm):
+    """Σ_i a_i (log|det JΦμ(x_i)|)² + Σ_j b_j (log|det JΦν(y_j)|)²: keeps flows near volume 1."""
+
+    requires: ClassVar[str | None] = None
+
+    def __call__(self, context):
+        cost, total = context.cost, jnp.zeros((), context.x.dtype)
+        if cost.phi_mu is not None:
+            total = total + context.a @ cost.phi_mu.log_det(context.x) ** 2
+        if cost.phi_nu is not None:
+            total = total + context.b @ cost.phi_nu.log_det(context.y) ** 2
+        return total
+
+
+def _energy(phi: Diffeo | None, points: Float[Array, "N d"]) -> Float[Array, " N"]:
+    """‖JΦ‖_F² at every point."""
+    if phi is None:
+        return jnp.full(points.shape[0], float(points.shape[1]), points.dtype)
+    jacobian = jax.vmap(jax.jacfwd(lambda point: phi.forward(point[None])[0]))(points)
+    return jnp.sum(jacobian**2, axis=(1, 2))

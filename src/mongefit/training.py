@@ -18,14 +18,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from mongefit.conjugate import InverseGradientSolver, inverse_gradient
+from mongefit.conjugate import InverseGradient, InverseGradientSolver, inverse_gradient
 from mongefit.costs import Cost, pairwise_value, pairwise_value_and_gradient
 from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, solve_dual
 from mongefit.errors import TrainingError
-from mongefit.losses import Context, Pairs
+from mongefit.losses import Context, LearnedMapLoss, MapLoss, Pairs, Subsets, Term
 from mongefit.maps import conditional_mean, conditional_weights, relative_eps
 
-Term = Callable[[Context], Float[Array, ""]]
 Scalar = Float[Array, ""] | float
 
 DEFAULT_OPTIMISER = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_adam(b2=0.99))
@@ -43,11 +42,6 @@ class Schedule(eqx.Module):
         return self.start * (self.end / self.start) ** jnp.clip(progress, 0.0, 1.0)
 
 
-def _as_terms(terms):
-    # Arrays, here and below: a Python number would be compiled in, and a new one compiled anew.
-    return tuple((jnp.asarray(weight), term) for weight, term in terms)
-
-
 class Problem(eqx.Module):
     """Everything that stays the same during a run.
 
@@ -55,10 +49,12 @@ class Problem(eqx.Module):
     ----------
     x, y, a, b
         Both clouds and their weights, in common units.
-    pairs
-        Known pairs.
-    terms
-        Losses and penalties, each with its weight.
+    pairs, subsets
+        Known pairs and groups, or None.
+    weight
+        Weights of the losses, followed by those of the penalties.
+    n_losses
+        How many of the weights belong to losses.
     epsilon
         Relative regularisation over the run.
     learning_rate, diffeo_learning_rate
@@ -71,8 +67,11 @@ class Problem(eqx.Module):
     y: Float[Array, "m d"]
     a: Float[Array, " n"]
     b: Float[Array, " m"]
-    pairs: Pairs
-    terms: tuple[tuple[Scalar, Term], ...] = eqx.field(converter=_as_terms)
+    pairs: Pairs | None
+    subsets: Subsets | None
+    # An array, like all numbers here: a Python number would be compiled in, and a new one anew.
+    weight: Float[Array, " terms"] = eqx.field(converter=jnp.asarray)
+    n_losses: int = eqx.field(static=True)
     epsilon: Schedule
     learning_rate: Schedule
     diffeo_learning_rate: Schedule
@@ -83,11 +82,37 @@ class Problem(eqx.Module):
     optimiser: optax.GradientTransformation = eqx.field(static=True, default=DEFAULT_OPTIMISER)
 
 
+class Model(eqx.Module):
+    """What is learned: the cost, and the losses and penalties where they have arrays of their own.
+
+    Attributes
+    ----------
+    cost
+        The cost.
+    terms
+        Losses followed by penalties, in the order of the problem's weights.
+    """
+
+    cost: Cost
+    terms: tuple[Callable[[Context], Float[Array, ""]], ...]
+
+
 class WarmStart(eqx.Module):
-    """Solutions of both inner problems at the last good step."""
+    """Solutions of the inner problems at the last good step.
+
+    Attributes
+    ----------
+    g
+        Potentials.
+    z
+        Inverse gradients, of the forward map followed by those of the reverse map.
+    gradient
+        ∇h over all pairs, where h must solve for it, else None.
+    """
 
     g: Float[Array, " m"]
     z: Float[Array, "both d"]
+    gradient: Float[Array, "n m d"] | None
 
 
 class State(eqx.Module):
@@ -95,10 +120,10 @@ class State(eqx.Module):
 
     Attributes
     ----------
-    cost
-        Current cost.
+    model
+        Current cost and terms.
     good
-        The last cost at which everything could be solved and differentiated.
+        The last model at which everything could be solved and differentiated.
     optimiser
         State of the optimiser.
     warm
@@ -106,18 +131,18 @@ class State(eqx.Module):
     step
         Number of the next step.
     best, best_objective
-        The best of the good costs in the last tenth of the run, where epsilon is near its end.
+        The best of the good models in the last tenth of the run, where epsilon is near its end.
     failures
         Steps in a row that were not applied.
     epsilon_floor
         Below this epsilon is not lowered for now.
     """
 
-    cost: Cost
-    good: Cost
+    model: Model
+    good: Model
     optimiser: optax.OptState
     warm: WarmStart
-    best: Cost
+    best: Model
     best_objective: Float[Array, ""]
     step: Int[Array, ""]
     failures: Int[Array, ""]
@@ -129,6 +154,7 @@ class Info(eqx.Module):
 
     step: Int[Array, ""]
     loss: Float[Array, ""]
+    losses: Float[Array, " losses"]
     objective: Float[Array, ""]
     epsilon: Float[Array, ""]
     dual_error: Float[Array, ""]
@@ -139,29 +165,52 @@ class Info(eqx.Module):
     applied: Bool[Array, ""]
 
 
-def trainable(cost: Cost) -> Cost:
-    """A tree of booleans: which arrays of a cost training may change."""
-    spec = jax.tree.map(eqx.is_inexact_array, cost)
-    if cost.h.learned:
-        return spec
-    return eqx.tree_at(lambda c: c.h, spec, jax.tree.map(lambda _: False, cost.h))
+def trainable(model: Model) -> Model:
+    """A tree of booleans: which arrays of a model training may change."""
+
+    def mark(part, learned: bool):
+        return jax.tree.map(lambda leaf: learned and eqx.is_inexact_array(leaf), part)
+
+    cost = mark(model.cost, True)
+    if not model.cost.h.learned:
+        cost = eqx.tree_at(lambda cost: cost.h, cost, mark(model.cost.h, False))
+    return Model(cost, tuple(mark(term, isinstance(term, LearnedMapLoss)) for term in model.terms))
 
 
-def initial_state(problem: Problem, cost: Cost) -> State:
+def _needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | Array, " k"]:
+    """Rows at which some term looks at the map in one direction."""
+    forward = direction == "forward"
+    reaches = set()
+    for term in model.terms:
+        if isinstance(term, MapLoss):
+            reaches.add(term.reach if term.direction in ("both", direction) else "nothing")
+        else:
+            # A term of the library that is no MapLoss needs no map; a function may need it all.
+            reaches.add("nothing" if isinstance(term, Term) else "all")
+    if "all" in reaches:
+        return np.arange(len(problem.x if forward else problem.y))
+    if "pairs" in reaches and problem.pairs is not None:
+        return problem.pairs.rows if forward else problem.pairs.columns
+    return np.arange(0)
+
+
+def initial_state(problem: Problem, model: Model) -> State:
     """The state before the first step."""
+    mapped = sum(len(_needed(model, problem, way)) for way in ("forward", "reverse"))
+    dtype = problem.x.dtype
+    n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
+    # NaN is no guess: the first step starts cold.
+    gradient = jnp.full((n, m, dim), jnp.nan, dtype) if model.cost.h.solves else None
     return State(
-        cost=cost,
-        good=cost,
-        optimiser=problem.optimiser.init(eqx.filter(cost, trainable(cost))),
-        warm=WarmStart(
-            jnp.zeros_like(problem.b),
-            jnp.zeros((2 * len(problem.pairs.source), problem.x.shape[1]), problem.x.dtype),
-        ),
-        best=cost,
-        best_objective=jnp.asarray(jnp.inf, problem.x.dtype),
+        model=model,
+        good=model,
+        optimiser=problem.optimiser.init(eqx.filter(model, trainable(model))),
+        warm=WarmStart(jnp.zeros_like(problem.b), jnp.zeros((mapped, dim), dtype), gradient),
+        best=model,
+        best_objective=jnp.asarray(jnp.inf, dtype),
         step=jnp.asarray(0),
         failures=jnp.asarray(0),
-        epsilon_floor=jnp.zeros((), problem.x.dtype),
+        epsilon_floor=jnp.zeros((), dtype),
     )
 
 
@@ -176,26 +225,29 @@ class _Solves(eqx.Module):
 
 
 def evaluate(
-    problem: Problem, cost: Cost, epsilon: Float[Array, ""], warm: WarmStart
+    problem: Problem, model: Model, epsilon: Float[Array, ""], warm: WarmStart
 ) -> tuple[Context, _Solves]:
-    """Everything that the losses look at, each part computed once.
+    """Everything that the terms look at, each part computed once.
 
-    All pairs are evaluated once when the known pairs touch most of them; with few known pairs
-    ∇h is evaluated only in their rows and columns.
+    ∇h is evaluated along with h over all pairs when the map is needed at most points; else only in
+    the rows and columns of the points where it is needed.
     """
-    x, y, a, b, pairs = problem.x, problem.y, problem.a, problem.b, problem.pairs
+    x, y, a, b, cost = problem.x, problem.y, problem.a, problem.b, model.cost
     h = cost.h
+    rows, columns = (_needed(model, problem, way) for way in ("forward", "reverse"))
     u, v = cost.latent_source(x), cost.latent_target(y)
-    rows, columns = u[pairs.source], v[pairs.target]
-    n, m, k = len(u), len(v), len(rows)
-    if k * (n + m) >= n * m:
-        C, gradient = pairwise_value_and_gradient(h, u, v)
-        row_C, row_gradient = C[pairs.source], gradient[pairs.source]
-        column_C, column_gradient = C[:, pairs.target], gradient[:, pairs.target]
+    n, m = len(u), len(v)
+    start, end = u[rows], v[columns]
+    kept = None
+    if h.solves or len(rows) * m + n * len(columns) >= n * m:
+        C, gradient = pairwise_value_and_gradient(h, u, v, warm.gradient)
+        kept = gradient if h.solves else None
+        row_C, row_gradient = C[rows], gradient[rows]
+        column_C, column_gradient = C[:, columns], gradient[:, columns]
     else:
         C = pairwise_value(h, u, v)
-        row_C, row_gradient = pairwise_value_and_gradient(h, rows, v)
-        column_C, column_gradient = pairwise_value_and_gradient(h, u, columns)
+        row_C, row_gradient = pairwise_value_and_gradient(h, start, v)
+        column_C, column_gradient = pairwise_value_and_gradient(h, u, end)
     eps = relative_eps(C, a, b, epsilon)
     dual = solve_dual(
         C, a, b, eps,
@@ -205,36 +257,46 @@ def evaluate(
     p_reverse = conditional_mean(
         conditional_weights(column_C.T, a, dual.f, eps), column_gradient.swapaxes(0, 1)
     )
-    found = inverse_gradient(
-        h, jnp.concatenate([p_forward, p_reverse]), warm.z, solver=problem.inverse_solver
-    )
-    z_forward, z_reverse = found.z[:k], found.z[k:]
+    p = jnp.concatenate([p_forward, p_reverse])
+    found = _invert(h, p, warm.z, problem.inverse_solver)
+    z_forward, z_reverse = found.z[: len(rows)], found.z[len(rows) :]
     context = Context(
-        x, y, a, b, C,
+        cost, x, y, a, b, C,
         P=plan(C, a, b, eps, dual.f, dual.g),
-        pairs=pairs,
-        forward=cost.target_from_latent(rows - z_forward),
-        reverse=cost.source_from_latent(columns + z_reverse),
+        pairs=problem.pairs,
+        subsets=problem.subsets,
+        forward=_scatter(rows, cost.target_from_latent(start - z_forward), n),
+        reverse=_scatter(columns, cost.source_from_latent(end + z_reverse), m),
     )  # fmt: skip
     solves = _Solves(
-        warm=WarmStart(dual.g, found.z),
+        warm=WarmStart(dual.g, found.z, kept),
         dual=dual,
-        inverse_residual=jnp.max(found.residual),
+        inverse_residual=jnp.max(found.residual, initial=0.0),
         inverse_iterations=found.iterations,
         ok=dual.converged & jnp.all(found.converged),
     )
     return context, solves
 
 
+def _invert(h, p, z_init, solver) -> InverseGradient:
+    if len(p) == 0:  # no term looks at the map
+        return InverseGradient(p, p[:, 0], p[:, 0] == 0, jnp.asarray(0))
+    return inverse_gradient(h, p, z_init, solver=solver)
+
+
+def _scatter(rows, values, size):
+    """Values at their rows, and NaN elsewhere: a term that looks where nothing is fails loudly."""
+    empty = jnp.full((size, values.shape[1]), jnp.nan, values.dtype)
+    return empty.at[rows].set(values, unique_indices=True)
+
+
 def objective(
-    problem: Problem, cost: Cost, epsilon: Float[Array, ""], warm: WarmStart
-) -> tuple[Float[Array, ""], tuple[Float[Array, ""], _Solves]]:
-    """The weighted sum of all terms, the first term alone, and the inner solves."""
-    context, solves = evaluate(problem, cost, epsilon, warm)
-    values = [term(context) for _, term in problem.terms]
-    weights = jnp.asarray([weight for weight, _ in problem.terms], problem.x.dtype)
-    total = weights @ jnp.stack(values)
-    return total, (values[0], solves)
+    problem: Problem, model: Model, epsilon: Float[Array, ""], warm: WarmStart
+) -> tuple[Float[Array, ""], tuple[Float[Array, " terms"], _Solves]]:
+    """The weighted sum of all terms, each term alone, and the inner solves."""
+    context, solves = evaluate(problem, model, epsilon, warm)
+    values = jnp.stack([term(context) for term in model.terms])
+    return problem.weight @ values, (values, solves)
 
 
 def _select(condition, when_true, when_false):
@@ -252,44 +314,45 @@ def step(problem: Problem, state: State) -> tuple[State, Info]:
     """One step of training."""
     progress = state.step / jnp.maximum(problem.max_iter, 1)
     epsilon = jnp.maximum(problem.epsilon(progress), state.epsilon_floor).astype(problem.x.dtype)
-    parameters, fixed = eqx.partition(state.cost, trainable(state.cost))
+    parameters, fixed = eqx.partition(state.model, trainable(state.model))
 
     def loss_fn(parameters):
         return objective(problem, eqx.combine(parameters, fixed), epsilon, state.warm)
 
-    (total, (loss, solves)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parameters)
+    (total, (values, solves)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parameters)
     norm = optax.tree.norm(gradient)
     ok = solves.ok & jnp.isfinite(total) & jnp.isfinite(norm)
 
     updates, optimiser = problem.optimiser.update(gradient, state.optimiser, parameters)
     rate = problem.learning_rate(progress)
     diffeo_rate = problem.diffeo_learning_rate(progress)
-    updates = eqx.tree_at(
+    cost_updates = eqx.tree_at(
         lambda cost: (cost.h, cost.phi_mu, cost._phi_nu),
-        updates,
+        updates.cost,
         (
-            _scale(updates.h, -rate),
-            _scale(updates.phi_mu, -diffeo_rate),
-            _scale(updates._phi_nu, -diffeo_rate),
+            _scale(updates.cost.h, -rate),
+            _scale(updates.cost.phi_mu, -diffeo_rate),
+            _scale(updates.cost._phi_nu, -diffeo_rate),
         ),
         is_leaf=lambda node: node is None,
     )
+    updates = Model(cost_updates, _scale(updates.terms, -rate))
     moved = eqx.combine(eqx.apply_updates(parameters, updates), fixed)
     halfway = jax.tree.map(
         lambda bad, good: 0.5 * (bad + good) if eqx.is_inexact_array(bad) else bad,
-        state.cost,
+        state.model,
         state.good,
     )
-    # Before the last tenth every good cost counts as the best so far.
+    # Before the last tenth every good model counts as the best so far.
     better = ok & ((progress < 0.9) | (total < state.best_objective))
     best_objective = jnp.where(progress < 0.9, jnp.inf, total)
     relaxed = jnp.where(ok, 0.95 * state.epsilon_floor, 1.25 * epsilon)
     new_state = State(
-        cost=_select(ok, moved, halfway),
-        good=_select(ok, state.cost, state.good),
+        model=_select(ok, moved, halfway),
+        good=_select(ok, state.model, state.good),
         optimiser=_select(ok, optimiser, state.optimiser),
         warm=_select(ok, solves.warm, state.warm),
-        best=_select(better, state.cost, state.best),
+        best=_select(better, state.model, state.best),
         best_objective=jnp.where(better, best_objective, state.best_objective),
         step=state.step + 1,
         failures=jnp.where(ok, 0, state.failures + 1),
@@ -297,7 +360,8 @@ def step(problem: Problem, state: State) -> tuple[State, Info]:
     )
     info = Info(
         step=state.step,
-        loss=loss,
+        loss=problem.weight[: problem.n_losses] @ values[: problem.n_losses],
+        losses=values[: problem.n_losses],
         objective=total,
         epsilon=epsilon,
         dual_error=solves.dual.error,
@@ -340,19 +404,19 @@ def run_interval(problem: Problem, state: State, length: int) -> tuple[State, In
 
 def train(
     problem: Problem,
-    cost: Cost,
+    model: Model,
     *,
     interval: int = 10,
     max_failures: int = 30,
     on_interval: Callable[[Info], None] | None = None,
-) -> tuple[Cost, dict[str, np.ndarray]]:
+) -> tuple[Model, dict[str, np.ndarray]]:
     """Run all steps.
 
     Parameters
     ----------
     problem
         What to train on and how.
-    cost
+    model
         Where to start.
     interval
         Steps per compiled scan, after each of which ``on_interval`` is called with their infos.
@@ -361,16 +425,16 @@ def train(
 
     Returns
     -------
-    cost, history
-        The best good cost of the last tenth of the run, and one array per field of `Info`: entry k
-        describes the cost after k updates.
+    model, history
+        The best good model of the last tenth of the run, and one array per field of `Info`: entry k
+        describes the model after k updates.
 
     Raises
     ------
     TrainingError
         After ``max_failures`` failed steps in a row, naming the step and the cause.
     """
-    state = initial_state(problem, cost)
+    state = initial_state(problem, model)
     history: list[Info] = []
     while int(state.step) <= int(problem.max_iter):
         state, infos = run_interval(problem, state, interval)

@@ -6,14 +6,14 @@ import math
 import numbers
 import os
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from mongefit.errors import DataError, OptionError
+from mongefit.errors import DataError, OptionError, did_you_mean
 
 
 def available_memory() -> int | None:
@@ -107,15 +107,39 @@ def check_weights(
     return array / total
 
 
+class Knowledge(NamedTuple):
+    """What is known of the map, checked.
+
+    Attributes
+    ----------
+    pairs, pair_weight
+        Row numbers [k, 2] of known pairs and their weights, or None.
+    groups
+        Rows of each group in the source and in the target, in the same order, or None.
+    """
+
+    pairs: NDArray[np.int64] | None = None
+    pair_weight: NDArray[np.float64] | None = None
+    groups: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] | None = None
+
+    def arrays(self) -> tuple[NDArray[Any] | None, ...]:
+        """Everything as arrays, for a hash of the data."""
+        members = [] if self.groups is None else [*self.groups[0], *self.groups[1]]
+        return (self.pairs, self.pair_weight, *members)
+
+
 def check_pairs(
-    pairs: Any, n: int, m: int, *, many_to_many: bool = False
-) -> NDArray[np.int64] | None:
-    """Known pairs as integers [k, 2] within range, each counted once; None when there are none."""
-    if pairs is None:
-        return None
-    array = _as_array(pairs, "pairs")
+    pairs: Any, n: int, m: int, *, weight: Any = None, many_to_many: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.float64]] | tuple[None, None]:
+    """Known pairs as integers [k, 2] within range, each counted once, and their weights.
+
+    None and None when there are no pairs.
+    """
+    array = np.zeros((0, 2), int) if pairs is None else _as_array(pairs, "pairs")
     if array.size == 0:
-        return None
+        if weight is not None:
+            raise DataError("pair_weight was given without pairs.")
+        return None, None
     if array.ndim != 2 or array.shape[1] != 2:
         raise DataError(
             f"pairs has shape {array.shape}; (k, 2) is needed, a source row and a target row each."
@@ -134,13 +158,14 @@ def check_pairs(
                 f"(first: pair {k}, row {array[k, column]}). Rows are numbered 0 to {size - 1}."
             )
     array = array.astype(np.int64)
+    confidence = _check_pair_weight(weight, len(array))
     _, first = np.unique(array, axis=0, return_index=True)
     if len(first) < len(array):
         warnings.warn(
             f"{len(array) - len(first)} of {len(array)} pairs are repeated; each is counted once.",
             stacklevel=3,
         )
-        array = array[np.sort(first)]
+        array, confidence = array[np.sort(first)], confidence[np.sort(first)]
     _check_one_to_one(array, many_to_many=many_to_many)
     if len(array) == 1:
         warnings.warn(
@@ -148,7 +173,14 @@ def check_pairs(
             "elsewhere.",
             stacklevel=3,
         )
-    return array
+    return array, confidence
+
+
+def _check_pair_weight(weight: Any, size: int) -> NDArray[np.float64]:
+    if weight is None:
+        return np.ones(size)
+    # Confidences are relative, so any sum will do.
+    return size * check_weights(weight, size, "pair_weight", normalize=True)
 
 
 def _check_one_to_one(pairs: NDArray[np.int64], *, many_to_many: bool) -> None:
@@ -170,6 +202,59 @@ def _check_one_to_one(pairs: NDArray[np.int64], *, many_to_many: bool) -> None:
             f"row {row}); the reverse map will fit their mean.",
             stacklevel=4,
         )
+
+
+def check_groups(
+    groups: Any, a: NDArray[np.float64], b: NDArray[np.float64]
+) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] | None:
+    """Rows of each group in both clouds, from a pair of label arrays; None when there are none.
+
+    A point whose label is None, or −1 among whole numbers, belongs to no group.
+    """
+    if groups is None:
+        return None
+    if not isinstance(groups, tuple | list) or len(groups) != 2:
+        raise DataError(
+            "groups must be a pair (labels of X, labels of Y), each with one label per point."
+        )
+    sides = []
+    for labels, weight, cloud in zip(groups, (a, b), ("X", "Y"), strict=True):
+        array = np.asarray(labels, dtype=object)
+        if array.shape != (len(weight),):
+            raise DataError(
+                f"groups has {array.shape} labels for the {len(weight)} points of {cloud}; one "
+                "label per point is needed."
+            )
+        rows: dict[Any, list[int]] = {}
+        for row, label in enumerate(array.tolist()):
+            if label != label:  # NaN in all its forms
+                raise DataError(
+                    f"groups has NaN for row {row} of {cloud}. Points whose group is not known "
+                    "are marked by None."
+                )
+            if label is not None and not (_is_whole(label) and label == -1):
+                rows.setdefault(label, []).append(row)
+        sides.append(rows)
+    for here, there, cloud in ((0, 1, "X"), (1, 0, "Y")):
+        for label in sides[here]:
+            if label not in sides[there]:
+                near = did_you_mean(str(label), list(map(str, sides[there])))
+                raise DataError(
+                    f"The group {label!r} occurs in {cloud} only; a group needs points on both "
+                    f"sides.{near} Points whose group is not known are marked by None."
+                )
+    if not sides[0]:
+        raise DataError("groups labels no point: all of them are None or −1.")
+    members = tuple([np.asarray(side[label]) for label in sides[0]] for side in sides)
+    for rows_of_groups, weight, cloud in zip(members, (a, b), ("X", "Y"), strict=True):
+        for label, group in zip(sides[0], rows_of_groups, strict=True):
+            if weight[group].sum() <= 0:
+                raise DataError(f"The group {label!r} has no mass in {cloud}: its weights are 0.")
+    return members[0], members[1]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_positive(value: Any, name: str, *, zero: bool = False) -> float:

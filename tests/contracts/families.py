@@ -10,6 +10,8 @@ import numpy as np
 from mongefit.conjugate import ConjugateICNN
 from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
 from mongefit.diffeos import AutoregressiveFlow
+from mongefit.losses import CorrectMass, Directional, Groups, LowRank, Paired, TargetFit, WrongMass
+from mongefit.penalties import CostSize, DirichletEnergy, FlowSimilarity, LogDet
 
 
 def shaken(tree, size=0.3, seed=7):
@@ -67,4 +69,21 @@ DIFFEOS = {
     "one block": lambda dim: AutoregressiveFlow(dim, key=jr.key(0), n_blocks=1, width=8),
     "three blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(1), n_blocks=3, width=8),
     "four blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(2), width=8, depth=2),
+}
+
+LOSSES = {
+    "paired": lambda dim: Paired(),
+    "groups": lambda dim: Groups(),
+    "low rank": lambda dim: LowRank(1),
+    "directional": lambda dim: Directional(2).initialised(dim, jr.key(3)),
+    "target fit": lambda dim: TargetFit(),
+    "correct mass": lambda dim: CorrectMass(),
+    "wrong mass": lambda dim: WrongMass(),
+}
+
+PENALTIES = {
+    "cost size": lambda dim: CostSize(),
+    "flow similarity": lambda dim: FlowSimilarity(),
+    "Dirichlet energy": lambda dim: DirichletEnergy(),
+    "log-determinant": lambda dim: LogDet(),
 }

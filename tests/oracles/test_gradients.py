@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,59 +11,81 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit.conjugate import NewtonInverse
+from mongefit.conjugate import ConjugateICNN, NewtonInverse
 from mongefit.convex import ICNN, SquaredEuclidean
 from mongefit.costs import Cost
 from mongefit.diffeos import AutoregressiveFlow
-from mongefit.duals import NewtonDual, SinkhornDual
-from mongefit.losses import Paired, Pairs
+from mongefit.duals import DualSolver, NewtonDual, SinkhornDual
+from mongefit.losses import (
+    CorrectMass,
+    Directional,
+    Groups,
+    LearnedMapLoss,
+    LowRank,
+    Paired,
+    Pairs,
+    Subset,
+    Subsets,
+    TargetFit,
+    WrongMass,
+)
 from mongefit.maps import build_map
 from mongefit.penalties import CostSize
-from mongefit.training import Problem, Schedule, WarmStart, objective, trainable
+from mongefit.training import (
+    Model,
+    Problem,
+    Schedule,
+    initial_state,
+    objective,
+    train,
+    trainable,
+)
 from tests.conftest import random_clouds
 from tests.contracts.families import shaken
 
-EPSILON = 0.05
+EPSILON = 0.1
 
 
-def build_cost(flows, *, symmetric, learned=True):
-    h = ICNN(2, (8, 6), key=jr.key(0), symmetric=symmetric, gain=1.0)
+def build_cost(flows, *, family="h", symmetric=True):
     made = [
         shaken(AutoregressiveFlow(2, key=jr.key(k), n_blocks=2, width=4), 0.2, seed=k)
         for k in (1, 2)
     ]
     arrangement = {"none": (None, None), "shared": (made[0], made[0]), "separate": tuple(made)}
-    return Cost(shaken(h, 0.2) if learned else SquaredEuclidean(), *arrangement[flows])
+    families = {"h": ICNN, "h*": ConjugateICNN, "fixed": lambda *_, **__: SquaredEuclidean()}
+    h = families[family](2, (8, 6), key=jr.key(0), symmetric=symmetric, gain=1.0)
+    return Cost(shaken(h, 0.2), *arrangement[flows])
 
 
-def paired_problem(clouds, k, **options):
-    x, y, a, b = map(jnp.asarray, clouds)
+def build_problem(*, uniform, k, terms, **options):
+    x, y, a, b = map(jnp.asarray, random_clouds(12, 12, uniform=uniform))
+    members = [np.arange(0, 5), np.arange(6, 9)], [np.arange(2, 8), np.arange(8, 12)]
     return Problem(
         x, y, a, b,
-        pairs=Pairs(jnp.arange(k), jnp.arange(k)[::-1], 1.0 + jnp.arange(k)),
-        terms=((1.0, Paired()), (1e-3, CostSize())),
+        pairs=Pairs.of(np.stack([np.arange(k), np.arange(k)[::-1]], axis=1), 1.0 + jnp.arange(k)),
+        subsets=Subsets(Subset.of(members[0], a), Subset.of(members[1], b)),
+        weight=[1.0] * (len(terms) - 1) + [1e-3],
+        n_losses=len(terms) - 1,
         epsilon=Schedule(EPSILON, EPSILON),
         learning_rate=Schedule(0.01, 0.01),
         diffeo_learning_rate=Schedule(0.01, 0.01),
-        max_iter=1,
+        max_iter=3,
         **options,
     )  # fmt: skip
 
 
 @eqx.filter_jit
-def slopes_and_differences(problem, cost, directions):
+def slopes_and_differences(problem, model, directions):
     """Directional derivatives of the training objective and their central differences."""
-    parameters, fixed = eqx.partition(cost, trainable(cost))
-    scale = objective_scale(problem, cost)
-    warm = WarmStart(
-        jnp.zeros_like(problem.b), jnp.zeros((2 * len(problem.pairs.source), problem.x.shape[1]))
-    )
+    parameters, fixed = eqx.partition(model, trainable(model))
+    scale = mean_cost(problem, model)
+    warm = initial_state(problem, model).warm
 
     def value(parameters):
-        cost = eqx.combine(parameters, fixed)
+        model = eqx.combine(parameters, fixed)
         # The mean cost behind eps is held constant by definition, so hold it for both sides.
-        frozen = EPSILON * scale / objective_scale(problem, cost)
-        return objective(problem, cost, jax.lax.stop_gradient(frozen), warm)[0]
+        frozen = EPSILON * scale / mean_cost(problem, model)
+        return objective(problem, model, jax.lax.stop_gradient(frozen), warm)[0]
 
     def along(direction):
         ahead, behind = jax.lax.map(
@@ -80,38 +104,62 @@ def slopes_and_differences(problem, cost, directions):
     return slopes, jax.lax.map(along, directions)
 
 
-def objective_scale(problem, cost):
-    return problem.a @ cost.matrix(problem.x, problem.y) @ problem.b
+def mean_cost(problem, model):
+    return problem.a @ model.cost.matrix(problem.x, problem.y) @ problem.b
 
 
-CASES = {
-    # (flows, symmetric, uniform weights, all pairs known, dual solver)
-    "no flow, symmetric, uniform": ("none", True, True, True, NewtonDual(1e-12)),
-    "no flow, asymmetric, weighted, few pairs": ("none", False, False, False, NewtonDual(1e-12)),
-    "shared, symmetric, weighted": ("shared", True, False, True, NewtonDual(1e-12)),
-    "separate, asymmetric, uniform, few pairs": (
-        "separate", False, True, False, SinkhornDual(1e-12, 100_000),
-    ),
-    "separate, fixed h, weighted": ("separate", None, False, True, NewtonDual(1e-12)),
-}  # fmt: skip
+class Case(NamedTuple):
+    """One arrangement of everything that training can be made of."""
+
+    flows: str
+    family: str
+    symmetric: bool
+    differentiate: str
+    dual: DualSolver
+    uniform: bool
+    losses: tuple
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+NEWTON, SINKHORN = NewtonDual(1e-12), SinkhornDual(1e-12, 100_000)
+
+# Every two settings of flows, family, symmetry, differentiation and dual solver meet in a case.
+CASES = [
+    Case("none", "h", True, "implicit", NEWTON, True, (Paired(),)),
+    Case("none", "h*", False, "unrolled", SINKHORN, False, (Groups(),)),
+    Case("shared", "h", False, "unrolled", NEWTON, False, (Directional(2), TargetFit())),
+    Case("shared", "h*", True, "implicit", SINKHORN, True, (Paired(direction="reverse"),)),
+    Case("separate", "h", True, "unrolled", SINKHORN, True, (LowRank(1), Paired())),
+    Case("separate", "h*", False, "implicit", NEWTON, False, (TargetFit(direction="forward"),)),
+    Case("separate", "fixed", True, "implicit", NEWTON, False, (Paired(),)),
+    Case("none", "h", False, "implicit", SINKHORN, False, (CorrectMass(), WrongMass())),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case[:4])))
 def test_training_gradient_agrees_with_central_differences(case):
-    flows, symmetric, uniform, full, solver = case
-    cost = build_cost(flows, symmetric=bool(symmetric), learned=symmetric is not None)
-    problem = paired_problem(
-        random_clouds(12, 12, uniform=uniform),
-        12 if full else 3,
-        dual_solver=solver,
-        inverse_solver=NewtonInverse(1e-12),
+    losses = tuple(
+        loss.initialised(2, jr.key(4)) if isinstance(loss, LearnedMapLoss) else loss
+        for loss in case.losses
     )
-    parameters = eqx.filter(cost, trainable(cost))
+    cost = build_cost(case.flows, family=case.family, symmetric=case.symmetric)
+    model = Model(cost, (*losses, CostSize()))
+    problem = build_problem(
+        uniform=case.uniform,
+        k=12 if case.uniform else 3,
+        terms=model.terms,
+        dual_solver=case.dual,
+        inverse_solver=NewtonInverse(1e-12),
+        differentiate=case.differentiate,
+    )
+    parameters = eqx.filter(model, trainable(model))
     keys = iter(jr.split(jr.key(3), 100))
-    directions = jax.tree.map(lambda leaf: jr.normal(next(keys), (4, *leaf.shape)), parameters)
-    slopes, differences = slopes_and_differences(problem, cost, directions)
+    directions = jax.tree.map(lambda leaf: jr.normal(next(keys), (3, *leaf.shape)), parameters)
+    slopes, differences = slopes_and_differences(problem, model, directions)
     assert np.all(np.abs(slopes) > 1e-4)
     np.testing.assert_array_less(np.abs(slopes - differences), 1e-6 * np.maximum(1, np.abs(slopes)))
+    _, history = train(problem, model, interval=4)
+    assert np.all(history["applied"])
+    assert history["objective"][-1] < history["objective"][0]
 
 
 def test_a_map_at_new_points_is_differentiable_in_the_cost():

@@ -60,7 +60,7 @@ def read_clouds(
     b = _read_weight(target_weight, len(y), normalize=normalize_weight)
     known: NDArray[np.int64] | None = np.zeros((0, 2), dtype=np.int64)
     if pairs is not None:
-        known = check_pairs(read_pairs(pairs), len(x), len(y), many_to_many=many_to_many)
+        known, _ = check_pairs(read_pairs(pairs), len(x), len(y), many_to_many=many_to_many)
     if known is None:
         raise DataError(f"{pairs} holds no pairs.")
     return Clouds(x, y, a, b, known, np.zeros(len(known), dtype=bool))

@@ -92,13 +92,6 @@ _MAX_DRAWN = 2000
     help="Adam's rate for the flows.",
 )
 @click.option(
-    "--cost-size-penalty",
-    type=float,
-    default=1e-7,
-    show_default=True,
-    help="Keeps h from growing.",
-)
-@click.option(
     "--random-state",
     "--seed",
     type=click.IntRange(min=0),
@@ -170,7 +163,7 @@ def fit(
 
     model = MongeMap(**options, verbose=int(console.shows_progress))
     models = {"squared_euclidean": model}
-    weights = {"source_weight": clouds.a, "target_weight": clouds.b}
+    weights: dict[str, Any] = {"source_weight": clouds.a, "target_weight": clouds.b}
     if learns and options["max_iter"] > 0:
         console.note("Compiling, which takes longest the first time; then training.")
     started = time.monotonic()
@@ -219,7 +212,6 @@ def _check_options(options: dict[str, Any]) -> None:
     check_layers(options["hidden_layer_sizes"])
     for name in ("alpha", "learning_rate", "diffeo_learning_rate"):
         check_positive(options[name], name)
-    check_positive(options["cost_size_penalty"], "cost_size_penalty", zero=True)
 
 
 def _say_what_was_taken(

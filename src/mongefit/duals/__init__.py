@@ -22,3 +22,4 @@ from mongefit.duals.solve import transport_value as transport_value
 from mongefit.duals.solvers import DualSolver as DualSolver
 from mongefit.duals.solvers import NewtonDual as NewtonDual
 from mongefit.duals.solvers import SinkhornDual as SinkhornDual
+from mongefit.duals.solvers import SymmetricDual as SymmetricDual

@@ -20,7 +20,7 @@ from mongefit.duals.semidual import (
     plan,
     soft_minimum,
 )
-from mongefit.duals.solvers import DualSolver, NewtonDual, sinkhorn_step
+from mongefit.duals.solvers import DualSolver, NewtonDual, SymmetricDual, sinkhorn_step
 
 Differentiation = Literal["implicit", "unrolled", "none"]
 
@@ -146,11 +146,12 @@ def divergence(
 ) -> TransportValue:
     """The Sinkhorn divergence S = OT_eps(x, y) − ½ OT_eps(x, x) − ½ OT_eps(y, y).
 
-    Every term is the regularised dual value of `transport_value`.
+    Every term is the regularised dual value of `transport_value`. The solver is for the first; the
+    symmetric ones have their own.
     """
     across = transport_value(C_xy, a, b, eps, solver=solver)
-    within_x = transport_value(C_xx, a, a, eps, solver=solver)
-    within_y = transport_value(C_yy, b, b, eps, solver=solver)
+    within_x = transport_value(C_xx, a, a, eps, solver=SymmetricDual())
+    within_y = transport_value(C_yy, b, b, eps, solver=SymmetricDual())
     return TransportValue(
         across.value - 0.5 * (within_x.value + within_y.value),
         across.converged & within_x.converged & within_y.converged,

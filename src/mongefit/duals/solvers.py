@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mongefit._numerics import Status
-from mongefit.duals.semidual import Matrix, Point, evaluate, hessian_inverse
+from mongefit.duals.semidual import Matrix, Point, evaluate, hessian_inverse, soft_minimum
 
 
 class DualSolver(eqx.Module):
@@ -228,3 +228,38 @@ class NewtonDual(DualSolver):
             iterations + extra,
             jnp.where(error > tol, sink_status, status),
         )
+
+
+class SymmetricDual(DualSolver):
+    """Averaged Sinkhorn for a cloud with itself: C symmetric, b = a and so f = g.
+
+    g ← ½(g + softmin(g)) needs tens of steps where alternating ones need hundreds, from any start
+    and at any eps, and compiles to one short loop.
+
+    Parameters
+    ----------
+    tol
+        Tolerance on the L1 marginal error; None takes 1e-9 in float64 and 1e-3 in float32.
+    max_iter
+        Largest number of iterations.
+    """
+
+    tol: float | None = None
+    max_iter: int = eqx.field(static=True, default=5_000)
+
+    def climb(self, C, a, b, eps, g_init, tol):
+        def unfinished(carry):
+            _, error, iteration = carry
+            return (error > tol) & (iteration < self.max_iter)
+
+        def iterate(carry):
+            g, _, iteration = carry
+            f = soft_minimum(C, a, g, eps)
+            # The row sums of the plan of g with itself are a exp((g − f)/eps).
+            error = 2 * jnp.sum(a * jnp.abs(jnp.expm1((g - f) / eps)))
+            return 0.5 * (g + f), error, iteration + 1
+
+        cold = jnp.zeros_like(b) if g_init is None else g_init
+        start = (cold, jnp.asarray(jnp.inf, C.dtype), jnp.asarray(0))
+        g, error, iteration = jax.lax.while_loop(unfinished, iterate, start)
+        return g, error, iteration, jnp.asarray(Status.MAX_ITER)

@@ -10,27 +10,33 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import numbers
 import os
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 import mongefit
 from mongefit._numerics import double_precision
-from mongefit.convex import ICNN, ConvexFunction, Mahalanobis, PowerNorm, SquaredEuclidean
 from mongefit.costs import Cost
-from mongefit.diffeos import AutoregressiveFlow, Diffeo
-from mongefit.errors import ModelFileError, OptionError
+from mongefit.errors import ModelFileError
 from mongefit.estimator import MongeMap
 from mongefit.files import atomic_write, missing_file
 from mongefit.maps import EntropicMap, Units
+from mongefit.storage.descriptions import (
+    build_diffeo,
+    build_h,
+    build_part,
+    describe_diffeo,
+    describe_h,
+    describe_option,
+    describe_part,
+    restore_option,
+)
 
 FORMAT = "mongefit-model"
 FORMAT_VERSION = 1
@@ -50,16 +56,17 @@ def save(estimator: MongeMap, path: str | os.PathLike[str], *, overwrite: bool =
         "version": FORMAT_VERSION,
         "mongefit": mongefit.__version__,
         "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
-        "options": {name: _option(value) for name, value in estimator.get_params().items()},
+        "options": {name: describe_option(value) for name, value in estimator.get_params().items()},
         "cost": {
-            "h": _describe_h(estimator.map_.cost.h),
-            "phi_mu": _describe_diffeo(estimator.map_.cost.phi_mu),
-            "phi_nu": _describe_diffeo(estimator.map_.cost.phi_nu),
+            "h": describe_h(estimator.map_.cost.h),
+            "phi_mu": describe_diffeo(estimator.map_.cost.phi_mu),
+            "phi_nu": describe_diffeo(estimator.map_.cost.phi_nu),
             "shared": estimator.map_.cost.shared,
         },
         "dtype": str(estimator.map_.x.dtype),
         "shape": [len(estimator.map_.x), len(estimator.map_.y), estimator.n_features_in_],
         "n_iter": estimator.n_iter_,
+        "losses": [describe_part(loss) for loss in estimator.losses_],
         "diagnostics": estimator.diagnostics_,
         "data_sha256": estimator.data_sha256_,
     }
@@ -177,14 +184,14 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap
         skeleton,
     )
     options = {
-        name: _restore_option(name, value, entropic_map)
-        for name, value in header["options"].items()
+        name: restore_option(name, value, entropic_map) for name, value in header["options"].items()
     }
     estimator = MongeMap(**options)
     estimator.map_ = entropic_map
     estimator.units_ = entropic_map.units
     estimator.history_ = history
     estimator.n_iter_ = header["n_iter"]
+    estimator.losses_ = tuple(spec and build_part(spec) for spec in header["losses"])
     estimator.diagnostics_ = header["diagnostics"]
     estimator.data_sha256_ = header["data_sha256"]
     estimator.n_features_in_ = dim
@@ -224,9 +231,9 @@ def _count_layers(cost: dict[str, Any]) -> int:
 
 def _skeleton(cost: dict[str, Any], n: int, m: int, dim: int, dtype: jnp.dtype) -> EntropicMap:
     """A map of the right structure, with any numbers in it."""
-    h = _build_h(cost["h"], dim)
-    phi_mu = _build_diffeo(cost["phi_mu"], dim)
-    phi_nu = phi_mu if cost["shared"] else _build_diffeo(cost["phi_nu"], dim)
+    h = build_h(cost["h"], dim)
+    phi_mu = build_diffeo(cost["phi_mu"], dim)
+    phi_nu = phi_mu if cost["shared"] else build_diffeo(cost["phi_nu"], dim)
     skeleton = EntropicMap(
         Cost(h, phi_mu, phi_nu),
         x=jnp.zeros((n, dim)), y=jnp.zeros((m, dim)),
@@ -237,105 +244,3 @@ def _skeleton(cost: dict[str, Any], n: int, m: int, dim: int, dtype: jnp.dtype) 
         lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, skeleton
     )
     return eqx.tree_at(lambda tree: tree.units, cast, Units.none(dim))
-
-
-def _describe_h(h: ConvexFunction) -> dict[str, Any]:
-    if type(h) is ICNN:
-        return {
-            "kind": "icnn",
-            "hidden_layer_sizes": [len(bias) for bias in h.bias],
-            "symmetric": h.symmetric,
-            "alpha": h.alpha,
-            "activation": h.activation,
-            "quadratic": h.quadratic is not None,
-        }
-    if type(h) is SquaredEuclidean:
-        return {"kind": "sqeuclidean"}
-    if type(h) is Mahalanobis:
-        return {"kind": "mahalanobis", "strong_convexity": h.strong_convexity}
-    if type(h) is PowerNorm:
-        return {"kind": "power_norm", "exponent": h.exponent, "alpha": h.alpha}
-    raise OptionError(
-        f"A cost of class {type(h).__name__} cannot be saved; those of mongefit.convex can."
-    )
-
-
-def _build_h(spec: dict[str, Any], dim: int) -> ConvexFunction:
-    kind = spec["kind"]
-    if kind == "icnn":
-        return ICNN(
-            dim,
-            tuple(spec["hidden_layer_sizes"]),
-            key=jr.key(0),
-            symmetric=spec["symmetric"],
-            alpha=spec["alpha"],
-            activation=spec["activation"],
-            quadratic=spec["quadratic"],
-        )
-    if kind == "sqeuclidean":
-        return SquaredEuclidean()
-    if kind == "mahalanobis":
-        # The class looks into its matrix, which cannot be had as a shape: a small one stands in.
-        small = Mahalanobis(np.eye(1) * spec["strong_convexity"])
-        return eqx.tree_at(lambda h: h.matrix, small, jnp.zeros((dim, dim)))
-    if kind == "power_norm":
-        return PowerNorm(spec["exponent"], spec["alpha"])
-    raise ModelFileError(f"it holds a cost of the unknown kind {kind!r}.")
-
-
-def _describe_diffeo(phi: Diffeo | None) -> dict[str, Any] | None:
-    if phi is None:
-        return None
-    if type(phi) is AutoregressiveFlow:
-        return {
-            "kind": "autoregressive",
-            "n_blocks": phi.n_blocks,
-            "width": phi.width,
-            "depth": phi.depth,
-            "max_log_scale": phi.max_log_scale,
-        }
-    raise OptionError(
-        f"A diffeo of class {type(phi).__name__} cannot be saved; those of mongefit.diffeos can."
-    )
-
-
-def _build_diffeo(spec: dict[str, Any] | None, dim: int) -> Diffeo | None:
-    if spec is None:
-        return None
-    if spec["kind"] != "autoregressive":
-        raise ModelFileError(f"it holds a diffeo of the unknown kind {spec['kind']!r}.")
-    return AutoregressiveFlow(
-        dim,
-        key=jr.key(0),
-        n_blocks=spec["n_blocks"],
-        width=spec["width"],
-        depth=spec["depth"],
-        max_log_scale=spec["max_log_scale"],
-    )
-
-
-_FITTED = "<object>"
-
-
-def _option(value: Any) -> Any:
-    """An option as JSON; objects are marked, and come back as their fitted selves."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, tuple | list) and all(isinstance(v, numbers.Real) for v in value):
-        return [_option(v) for v in value]
-    return _FITTED
-
-
-def _restore_option(name: str, value: Any, entropic_map: EntropicMap) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    if value == _FITTED:
-        cost = entropic_map.cost
-        fitted = {
-            "cost": cost.h,
-            "diffeo": cost.phi_mu if cost.shared else (cost.phi_mu, cost.phi_nu),
-        }
-        return fitted.get(name)
-    return value

@@ -1,0 +1,85 @@
+"""Costs by name: h and flows out of an estimator's options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+from mongefit.conjugate import ConjugateICNN
+from mongefit.convex import ICNN, ConvexFunction, SquaredEuclidean
+from mongefit.costs import Cost
+from mongefit.diffeos import AutoregressiveFlow, Diffeo
+from mongefit.errors import DataError, OptionError, did_you_mean
+from mongefit.validation import check_layers, check_positive, check_seed
+
+LEARNED: dict[str, Any] = {"icnn": ICNN, "conjugate_icnn": ConjugateICNN}
+COSTS = (*LEARNED, "sqeuclidean")
+DIFFEOS = ("shared", "separate")
+
+
+def build_cost(
+    dim: int,
+    *,
+    cost: Any,
+    diffeo: Any,
+    hidden_layer_sizes: Any,
+    symmetric: Any,
+    alpha: Any,
+    random_state: Any,
+) -> Cost:
+    """The cost at the start of training, from options as `MongeMap` documents them."""
+    alpha = check_positive(alpha, "alpha")
+    sizes = check_layers(hidden_layer_sizes)
+    if not isinstance(symmetric, bool):
+        raise OptionError(f"symmetric must be True or False, got {symmetric!r}.")
+    keys = jr.split(jr.key(check_seed(random_state)), 3)
+    if isinstance(cost, ConvexFunction):
+        h = cost
+    elif isinstance(cost, str) and cost in LEARNED:
+        # Compiled as one: drawing the weights one by one compiles each shape for itself.
+        build = eqx.filter_jit(LEARNED[cost])
+        h = build(dim, sizes, key=keys[0], symmetric=symmetric, alpha=alpha)
+    elif cost == "sqeuclidean":
+        h = SquaredEuclidean()
+    else:
+        raise OptionError(
+            f"cost must be one of {', '.join(COSTS)} or a ConvexFunction, got {cost!r}."
+            + did_you_mean(str(cost), COSTS)
+        )
+    _check_dimension(h, dim)
+    if diffeo is None:
+        return Cost(h)
+    if isinstance(diffeo, Diffeo):
+        return Cost(h, diffeo, diffeo)
+    if _is_pair_of_diffeos(diffeo):
+        return Cost(h, *diffeo)
+    if diffeo == "shared":
+        flow = AutoregressiveFlow(dim, key=keys[1])
+        return Cost(h, flow, flow)
+    if diffeo == "separate":
+        return Cost(h, *(AutoregressiveFlow(dim, key=key) for key in keys[1:]))
+    raise OptionError(
+        f"diffeo must be None, one of {', '.join(DIFFEOS)}, a Diffeo or a pair of them, got "
+        f"{diffeo!r}." + did_you_mean(str(diffeo), DIFFEOS)
+    )
+
+
+def _check_dimension(h: ConvexFunction, dim: int) -> None:
+    try:
+        eqx.filter_eval_shape(h.value_and_gradient, jax.ShapeDtypeStruct((1, dim), jnp.float64))
+    except TypeError as error:
+        raise DataError(
+            f"The cost is made for another number of features than the {dim} of the data."
+        ) from error
+
+
+def _is_pair_of_diffeos(value: Any) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(phi is None or isinstance(phi, Diffeo) for phi in value)
+    )

@@ -1,0 +1,373 @@
+"""Estimators that end in an entropic map: checked clouds going in, and all that is asked of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mongefit._numerics import Status, double_precision
+from mongefit.costs import Cost
+from mongefit.duals import DualSolution
+from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError
+from mongefit.maps import EntropicMap, Units, build_map
+from mongefit.validation import check_points, check_weights
+
+
+class Clouds(NamedTuple):
+    """Both clouds, checked, as given and in common units."""
+
+    source: NDArray[np.float64]
+    target: NDArray[np.float64]
+    units: Units
+    x: Float[Array, "n d"]
+    y: Float[Array, "m d"]
+    a: Float[Array, " n"]
+    b: Float[Array, " m"]
+    warnings: list[str]
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return self.source.shape[1]
+
+
+class EntropicEstimator(TransformerMixin, BaseEstimator):
+    """What every estimator with an entropic map can do once it is fitted.
+
+    A concrete class gives `fit`, which brings its clouds in by `_check_clouds` and hands the cost
+    that it found to `_finish`.
+    """
+
+    dtype: str
+    strict: bool
+    normalize_weight: bool
+    map_: EntropicMap
+    units_: Units
+    history_: dict[str, np.ndarray]
+    diagnostics_: dict[str, Any]
+    data_sha256_: str
+    n_iter_: int
+    n_features_in_: int
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """T(x) for every row of X, at any point."""
+        return self._transport(X, reverse=False)
+
+    def inverse_transform(self, Y: ArrayLike) -> NDArray[np.float64]:
+        """T⁻¹(y) for every row of Y, at any point."""
+        return self._transport(Y, reverse=True)
+
+    def cost_matrix(self, X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
+        """c(x_i, y_j) for all pairs of rows, in common units."""
+        source, target = self._check_query(X, "X"), self._check_query(Y, "Y")
+        with double_precision():
+            cost, units = self.map_.cost, self.map_.units
+            dtype = self.map_.x.dtype
+            y = units.into(target).astype(dtype)
+            blocks = _in_blocks(
+                lambda points: _cost_matrix(cost, units.into(points).astype(dtype), y),
+                source,
+                len(target),
+            )
+            return np.concatenate(blocks).astype(np.float64)
+
+    def score(self, X: ArrayLike, Y: ArrayLike) -> float:
+        """−RMSE of T(x_i) against y_i over paired rows: higher is better."""
+        target = self._check_query(Y, "Y")
+        mapped = self.transform(X)
+        if len(mapped) != len(target):
+            raise DataError(
+                f"score compares row by row: X has {len(mapped)} rows and Y has {len(target)}."
+            )
+        return -float(np.sqrt(np.mean(np.sum((mapped - target) ** 2, axis=1))))
+
+    @property
+    def coupling_(self) -> NDArray[np.float64]:
+        """The plan between the clouds that were fitted, [n, m], computed when asked for."""
+        check_is_fitted(self)
+        with double_precision():
+            return np.asarray(_plan(self.map_), dtype=np.float64)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As NumPy arrays: JAX's are truncated to float32 when unpickled outside the context.
+        state = super().__getstate__()
+        return {name: _convert(value, jax.Array, np.asarray) for name, value in state.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        with double_precision():
+            super().__setstate__(
+                {name: _convert(value, np.ndarray, jnp.asarray) for name, value in state.items()}
+            )
+
+    def _check_clouds(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        source_weight: ArrayLike | None,
+        target_weight: ArrayLike | None,
+    ) -> Clouds:
+        """Check both clouds and bring them to common units. To be called in double precision."""
+        if self.dtype not in ("float64", "float32"):
+            raise OptionError(f"dtype must be 'float64' or 'float32', got {self.dtype!r}.")
+        source, target = check_points(X, "X"), check_points(Y, "Y")
+        if source.shape[1] != target.shape[1]:
+            raise DataError(
+                f"X has {source.shape[1]} features and Y has {target.shape[1]}; both clouds must "
+                "have the same."
+            )
+        normalize = self.normalize_weight
+        a = check_weights(source_weight, len(source), "source_weight", normalize=normalize)
+        b = check_weights(target_weight, len(target), "target_weight", normalize=normalize)
+        _check_feature_names(X, Y)
+        with collected_warnings() as notes:
+            _warn_of_constant_features(source, target)
+        dtype = jnp.dtype(self.dtype)
+        units = Units.of(source, target, a, b)
+        x, y = (units.into(points).astype(dtype) for points in (source, target))
+        mass_a, mass_b = (jnp.asarray(weight, dtype) for weight in (a, b))
+        return Clouds(source, target, units, x, y, mass_a, mass_b, notes)
+
+    def _finish(
+        self,
+        X: ArrayLike,
+        clouds: Clouds,
+        cost: Cost,
+        *,
+        epsilon: float,
+        history: dict[str, np.ndarray] | None = None,
+        known: tuple[np.ndarray | None, ...] = (),
+    ) -> Self:
+        """Build the map of a cost and set the fitted attributes. To be called in double precision.
+
+        A fit that fails before this leaves an unfitted estimator, or the last fit.
+        """
+        x, y, a, b = clouds.x, clouds.y, clouds.a, clouds.b
+        fitted, dual, used = _final_map(cost, x, y, a, b, epsilon, clouds.units)
+        history = {} if history is None else history
+        n_iter = max(len(history["step"]) - 1, 0) if history else 0
+        diagnostics = _diagnose(fitted, dual, epsilon, used, history)
+        diagnostics |= {"trained": n_iter > 0, "input_warnings": clouds.warnings}
+        complaint = _complaint(diagnostics)
+        if complaint and self.strict:
+            raise ConvergenceError(complaint)
+        validate_data(self, X, skip_check_array=True)
+        self.map_ = fitted
+        self.units_ = clouds.units
+        self.history_ = history
+        self.data_sha256_ = _hash(clouds.source, clouds.target, a, b, *known)
+        self.n_iter_ = n_iter
+        self.diagnostics_ = diagnostics
+        if complaint:
+            warnings.warn(complaint, ConvergenceWarning, stacklevel=3)
+        _warn_of_diagnostics(diagnostics)
+        return self
+
+    def _check_query(self, points: ArrayLike, name: str) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        checked = check_points(points, name)
+        validate_data(self, points, reset=False, skip_check_array=True)
+        return checked
+
+    def _transport(self, points: ArrayLike, *, reverse: bool) -> NDArray[np.float64]:
+        checked = self._check_query(points, "Y" if reverse else "X")
+        other = len(self.map_.x if reverse else self.map_.y)
+        with double_precision():
+            blocks = _in_blocks(
+                lambda block: _transport(self.map_, block, reverse=reverse), checked, other
+            )
+        result = jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+        limit = 1e-6 if self.map_.x.dtype == jnp.float64 else 1e-2
+        broken = np.isnan(result.round_trip) | (result.round_trip > limit)
+        if np.any(broken):
+            raise ConvergenceError(
+                f"The flow could not be inverted at {broken.sum()} of {len(checked)} points "
+                f"(first: row {np.argmax(broken)}, round trip {result.round_trip.max():.1e}). "
+                "They may lie too far from the data."
+            )
+        if not np.all(result.converged):
+            self._complain(
+                f"The inverse gradient did not converge at {np.sum(~result.converged)} of "
+                f"{len(checked)} points (first: row {np.argmin(result.converged)}, residual "
+                f"{result.residual.max():.1e}). map_.transport tells which; a larger alpha helps."
+            )
+        return result.points.astype(np.float64)
+
+    def _complain(self, message: str) -> None:
+        if self.strict:
+            raise ConvergenceError(message)
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+
+def _diagnose(
+    fitted: EntropicMap,
+    dual: DualSolution,
+    requested: float,
+    used: float,
+    history: dict[str, np.ndarray],
+) -> dict[str, Any]:
+    coupling = np.asarray(_plan(fitted))
+    rounding = np.finfo(coupling.dtype).eps
+    smaller = np.minimum(np.asarray(fitted.a)[:, None], np.asarray(fitted.b)[None, :])
+    applied = history.get("applied", np.ones(0, bool))
+    return {
+        "converged": bool(dual.converged),
+        "dual_error": float(dual.error),
+        "dual_iterations": int(dual.iterations),
+        "dual_status": Status(int(dual.status)).name.lower(),
+        "epsilon": used,
+        "epsilon_requested": requested,
+        "plan_components": _count_components(coupling > rounding * smaller),
+        "skipped_steps": int(np.sum(~applied)),
+    }
+
+
+def _complaint(found: dict[str, Any]) -> str | None:
+    """What went wrong with the final solve, or None."""
+    if not found["converged"]:
+        return (
+            "The dual solve did not converge at any epsilon from "
+            f"{found['epsilon_requested']:g} to {found['epsilon']:g} "
+            f"(error {found['dual_error']:.1e}). Try a larger epsilon."
+        )
+    if found["epsilon"] > found["epsilon_requested"]:
+        return (
+            f"The dual solve did not converge at epsilon {found['epsilon_requested']:g}; the "
+            f"map is that of epsilon {found['epsilon']:g}, the smallest that did."
+        )
+    return None
+
+
+def _warn_of_diagnostics(found: dict[str, Any]) -> None:
+    if found["plan_components"] > 1:
+        warnings.warn(
+            f"The plan falls into {found['plan_components']} parts that exchange no mass at "
+            f"epsilon {found['epsilon']:g}. Within each the map is determined; a point between "
+            "them may go with either. Raise epsilon if that matters.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    if found["skipped_steps"]:
+        warnings.warn(
+            f"{found['skipped_steps']} training steps could not be solved and were not applied "
+            "(see history_['applied']). If there are many, lower learning_rate or raise "
+            "epsilon.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def _hash(*arrays: np.ndarray | jax.Array | None) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        plain = np.ascontiguousarray(np.zeros(0) if array is None else array)
+        digest.update(f"{plain.dtype.str} {plain.shape}".encode())
+        digest.update(plain.tobytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def collected_warnings(notes: list[str] | None = None) -> Iterator[list[str]]:
+    """Let warnings through and note what they said, so that diagnostics_ can tell it later."""
+    notes = [] if notes is None else notes
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield notes
+    for warning in caught:
+        notes.append(str(warning.message))
+        warnings.warn(str(warning.message), warning.category, stacklevel=4)
+
+
+def _check_feature_names(X: ArrayLike, Y: ArrayLike) -> None:
+    """Refuse two tables whose columns have other names or another order."""
+    if hasattr(X, "columns") and hasattr(Y, "columns") and list(X.columns) != list(Y.columns):
+        raise DataError(
+            f"The columns of X and Y differ: {list(X.columns)[:5]} and {list(Y.columns)[:5]}. "
+            "Bring them into the same order, as in Y[X.columns]."
+        )
+
+
+def _warn_of_constant_features(source: np.ndarray, target: np.ndarray) -> None:
+    both_low = np.minimum(source.min(0), target.min(0))
+    both_high = np.maximum(source.max(0), target.max(0))
+    constant = np.nonzero(both_low == both_high)[0]
+    if len(constant) and len(source) + len(target) > 2:
+        names = ", ".join(map(str, constant[:5]))
+        warnings.warn(
+            f"{len(constant)} features are constant over both clouds (columns {names}); they carry "
+            "no information and could be left out.",
+            stacklevel=3,
+        )
+
+
+def _convert(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to the arrays of one kind in a module, or in a sequence of them."""
+    if not isinstance(value, eqx.Module | tuple | list):
+        return value
+    return jax.tree.map(lambda leaf: function(leaf) if isinstance(leaf, kind) else leaf, value)
+
+
+_build_map = eqx.filter_jit(build_map)
+_transport = eqx.filter_jit(EntropicMap.transport)
+_plan = eqx.filter_jit(EntropicMap.plan)
+_cost_matrix = eqx.filter_jit(Cost.matrix)
+
+
+def _final_map(cost, x, y, a, b, epsilon, units) -> tuple[EntropicMap, DualSolution, float]:
+    """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
+    # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
+    used = max(epsilon, float(jnp.finfo(x.dtype).eps))
+    while True:
+        entropic_map, dual = _build_map(
+            cost, x, y, epsilon=jnp.asarray(used, x.dtype), a=a, b=b, units=units,
+            differentiate="implicit",
+        )  # fmt: skip
+        if dual.converged or used >= 1:
+            return entropic_map, dual, used
+        used *= 2
+
+
+def _count_components(connected: NDArray[np.bool_]) -> int:
+    """Connected components, with at least one edge, of a bipartite graph."""
+    n, m = connected.shape
+    rows, columns = np.nonzero(connected)
+    graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(n + m, n + m))
+    _, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    return len(np.unique(label[rows]))
+
+
+def _in_blocks(function, points: np.ndarray, other: int) -> list:
+    """Apply a function to blocks of rows, padded to a few sizes so that few shapes are compiled.
+
+    The block is chosen so that it meets about 2^16 pairs with the ``other`` points.
+    """
+    largest = int(np.clip(2 ** int(np.log2(max(2**16 / other, 1))), 8, 1024))
+    block = int(np.clip(2 ** int(np.ceil(np.log2(len(points)))), 8, largest))
+    results = []
+    for start in range(0, len(points), block):
+        part = points[start : start + block]
+        padded = np.concatenate([part, np.repeat(part[-1:], block - len(part), axis=0)])
+        size = len(part)
+        results.append(
+            jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], function(padded))
+        )
+    return results

@@ -1,0 +1,162 @@
+"""Estimators that train a cost on what is known: options, terms and knowledge into a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from mongefit.costs import Cost
+from mongefit.duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
+from mongefit.errors import DataError, OptionError, did_you_mean
+from mongefit.fitted import Clouds, EntropicEstimator, collected_warnings
+from mongefit.losses import (
+    CostTerm,
+    LearnedMapLoss,
+    MapLoss,
+    Pairs,
+    Subset,
+    Subsets,
+    Weighted,
+)
+from mongefit.progress import TrainingBar
+from mongefit.training import Model, Problem, Schedule, train
+from mongefit.validation import (
+    Knowledge,
+    check_count,
+    check_epsilon,
+    check_groups,
+    check_pairs,
+    check_positive,
+    check_seed,
+)
+
+DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
+DIFFERENTIATIONS: tuple[Differentiation, ...] = ("implicit", "unrolled")
+
+
+class TrainedEstimator(EntropicEstimator):
+    """What every estimator that trains a cost by steps shares."""
+
+    epsilon: float | tuple[float, float]
+    max_iter: int
+    learning_rate: float
+    diffeo_learning_rate: float
+    dual: str | DualSolver
+    differentiate: Differentiation
+    many_to_many: bool
+    random_state: Any
+    verbose: int
+
+    def _check_training_options(self, notes: list[str]) -> tuple[float, float]:
+        """Refuse options that make no sense, before any work; the schedule of epsilon."""
+        with collected_warnings(notes):
+            epsilon = check_epsilon(self.epsilon)
+        check_count(self.max_iter, "max_iter")
+        check_positive(self.learning_rate, "learning_rate")
+        check_positive(self.diffeo_learning_rate, "diffeo_learning_rate")
+        if not isinstance(self.dual, DualSolver) and self.dual not in DUALS:
+            raise OptionError(
+                f"dual must be one of {', '.join(DUALS)} or a DualSolver, got {self.dual!r}."
+                + did_you_mean(str(self.dual), DUALS)
+            )
+        if self.differentiate not in DIFFERENTIATIONS:
+            raise OptionError(
+                f"differentiate must be one of {', '.join(DIFFERENTIATIONS)}, got "
+                f"{self.differentiate!r}." + did_you_mean(str(self.differentiate), DIFFERENTIATIONS)
+            )
+        return epsilon
+
+    def _check_knowledge(self, clouds: Clouds, pairs, pair_weight, groups) -> Knowledge:
+        n, m = len(clouds.source), len(clouds.target)
+        with collected_warnings(clouds.warnings):
+            table, weight = check_pairs(
+                pairs, n, m, weight=pair_weight, many_to_many=self.many_to_many
+            )
+            members = check_groups(groups, np.asarray(clouds.a), np.asarray(clouds.b))
+        return Knowledge(table, weight, members)
+
+    def _train(
+        self,
+        clouds: Clouds,
+        cost: Cost,
+        known: Knowledge,
+        losses: Sequence[Weighted],
+        penalties: Sequence[Weighted],
+        epsilon: tuple[float, float],
+    ) -> tuple[Model, dict[str, np.ndarray]]:
+        """Train a cost; without steps it comes back as it is."""
+        dtype = clouds.x.dtype
+        seed = jr.key(check_seed(self.random_state))
+        terms = [
+            _ready(each.term, known, clouds.dim, jr.fold_in(seed, 100 + k))
+            for k, each in enumerate([*losses, *penalties])
+        ]
+        model = cast(Model(cost, tuple(terms)), dtype)
+        max_iter = int(self.max_iter)
+        if max_iter == 0:
+            return model, {}
+        problem = Problem(
+            clouds.x, clouds.y, clouds.a, clouds.b,
+            pairs=None if known.pairs is None else Pairs.of(
+                known.pairs, jnp.asarray(known.pair_weight, dtype)
+            ),
+            subsets=None if known.groups is None else Subsets(
+                Subset.of(known.groups[0], clouds.a), Subset.of(known.groups[1], clouds.b)
+            ),
+            weight=jnp.asarray([term.weight for term in [*losses, *penalties]], dtype),
+            n_losses=len(losses),
+            epsilon=Schedule(*epsilon),
+            learning_rate=Schedule(self.learning_rate, self.learning_rate),
+            diffeo_learning_rate=Schedule(self.diffeo_learning_rate, self.diffeo_learning_rate),
+            max_iter=max_iter,
+            dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
+            differentiate=self.differentiate,
+        )  # fmt: skip
+        with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
+            return train(problem, model, on_interval=bar.update)
+
+
+def check_terms(terms: Any, name: str) -> list[Weighted]:
+    """Losses or penalties with their weights, from a list of objects and functions."""
+    if isinstance(terms, Weighted) or callable(terms):
+        terms = [terms]
+    if not isinstance(terms, Sequence) or isinstance(terms, str):
+        raise OptionError(
+            f"{name} must be a list such as [Paired(), 0.1 * TargetFit()], got {terms!r}."
+        )
+    checked = []
+    for entry in terms:
+        weighted = entry if isinstance(entry, Weighted) else Weighted(entry)
+        check_positive(float(weighted.weight), f"A weight in {name}", zero=True)
+        term = weighted.term
+        if isinstance(term, type) or not callable(term):
+            hint = f" Write {term.__name__}()." if isinstance(term, type) else ""
+            raise OptionError(f"{name} holds {term!r}, which is no loss or penalty.{hint}")
+        checked.append(weighted)
+    return checked
+
+
+def _ready(term: Any, known: Knowledge, dim: int, key: PRNGKeyArray) -> Any:
+    """The term with its own arrays drawn; refused when what it needs was not given."""
+    requires = term.requires if isinstance(term, MapLoss | CostTerm) else None
+    given = {"pairs": known.pairs, "groups": known.groups}
+    if requires is not None and given[requires] is None:
+        raise DataError(
+            f"{type(term).__name__}() needs {requires}: give fit(X, Y, {requires}=…), or leave it "
+            "out."
+        )
+    return term.initialised(dim, key) if isinstance(term, LearnedMapLoss) else term
+
+
+def cast(tree, dtype):
+    """The tree with every real array in one precision."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
+    )
