@@ -1,0 +1,152 @@
+"""The surface that every baseline shares: scikit-learn's, with two clouds and known pairs."""
+
+from __future__ import annotations
+
+import abc
+import warnings
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mongefit.baselines.plans import entropic_plan
+from mongefit.errors import ConvergenceWarning, DataError
+from mongefit.validation import check_pairs, check_points, check_positive, check_weights
+
+Points = NDArray[np.float64]
+
+
+class Baseline(TransformerMixin, BaseEstimator, abc.ABC):
+    """A map from a source cloud to a target cloud, and the cost that belongs to it.
+
+    A family says how it learns, how it moves points and what moving costs; checks, plans and scores
+    are common to all.
+    """
+
+    epsilon: float
+    many_to_many: bool
+    normalize_weight: bool
+
+    source_: Points
+    target_: Points
+    source_weight_: NDArray[np.float64]
+    target_weight_: NDArray[np.float64]
+
+    @abc.abstractmethod
+    def _learn(
+        self,
+        x: Points,
+        y: Points,
+        a: NDArray[np.float64],
+        b: NDArray[np.float64],
+        pairs: NDArray[np.int64] | None,
+    ) -> None:
+        """Set what is learned; raise before anything is set."""
+
+    @abc.abstractmethod
+    def _move(self, x: Points) -> Points:
+        """T(x) for every row of x."""
+
+    @abc.abstractmethod
+    def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
+        """c(x_i, y_j) for all pairs of rows."""
+
+    def fit(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        pairs: ArrayLike | None = None,
+        source_weight: ArrayLike | None = None,
+        target_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the map.
+
+        Parameters
+        ----------
+        X, Y
+            Source and target points, [n, d] and [m, d].
+        pairs
+            Known pairs, integers [k, 2]: row of X, row of Y.
+        source_weight, target_weight
+            Weights of the points, non-negative with sum 1; uniform by default.
+
+        Returns
+        -------
+        Self
+            This estimator.
+        """
+        check_positive(self.epsilon, "epsilon")
+        x, y = check_points(X, "X"), check_points(Y, "Y")
+        _check_same_features(X, Y, x, y)
+        normalize = self.normalize_weight
+        a = check_weights(source_weight, len(x), "source_weight", normalize=normalize)
+        b = check_weights(target_weight, len(y), "target_weight", normalize=normalize)
+        known, _ = check_pairs(pairs, len(x), len(y), many_to_many=self.many_to_many)
+        self._learn(x, y, a, b, known)
+        validate_data(self, X, skip_check_array=True)
+        # Copies: the caller may go on to write into the arrays.
+        self.source_, self.target_ = x.copy(), y.copy()
+        self.source_weight_, self.target_weight_ = a, b
+        return self
+
+    def transform(self, X: ArrayLike) -> Points:
+        """T(x) for every row of X, at any point."""
+        return self._move(self._check_query(X, "X"))
+
+    def cost_matrix(self, X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
+        """c(x_i, y_j) for all pairs of rows."""
+        return self._cost(self._check_query(X, "X"), self._check_query(Y, "Y"))
+
+    def score(self, X: ArrayLike, Y: ArrayLike) -> float:
+        """−RMSE of T(x_i) against y_i over paired rows: higher is better."""
+        truth = self._check_query(Y, "Y")
+        mapped = self.transform(X)
+        if len(mapped) != len(truth):
+            raise DataError(
+                f"score compares row by row: X has {len(mapped)} rows and Y has {len(truth)}."
+            )
+        return -float(np.sqrt(np.mean(np.sum((mapped - truth) ** 2, axis=1))))
+
+    @property
+    def coupling_(self) -> NDArray[np.float64]:
+        """The entropic plan of `cost_matrix` between the clouds that were fitted, [n, m]."""
+        check_is_fitted(self)
+        C = self._cost(self.source_, self.target_)
+        P, used = entropic_plan(C, self.source_weight_, self.target_weight_, self.epsilon)
+        if used > self.epsilon:
+            warnings.warn(
+                f"The dual solve did not converge at epsilon {self.epsilon:g}; the plan is that "
+                f"of epsilon {used:g}, the smallest that did.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return P
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _check_query(self, points: ArrayLike, name: str) -> Points:
+        check_is_fitted(self)
+        checked = check_points(points, name)
+        validate_data(self, points, reset=False, skip_check_array=True)
+        return checked
+
+
+def _check_same_features(X: ArrayLike, Y: ArrayLike, x: Points, y: Points) -> None:
+    """Refuse clouds with unlike numbers, names or order of features."""
+    if x.shape[1] != y.shape[1]:
+        raise DataError(
+            f"X has {x.shape[1]} features and Y has {y.shape[1]}; both clouds must have the same."
+        )
+    names = [list(getattr(table, "columns", [])) for table in (X, Y)]
+    if all(names) and names[0] != names[1]:
+        raise DataError(
+            f"The columns of X and Y differ: {names[0][:5]} and {names[1][:5]}. Bring them into "
+            "the same order, as in Y[X.columns]."
+        )
