@@ -65,9 +65,22 @@ class Cost(eqx.Module):
         )
 
 
-def displacements(u: Float[Array, "n d"], v: Float[Array, "m d"]) -> Float[Array, "n m d"]:
-    """u_i − v_j for all pairs."""
-    return u[:, None, :] - v[None, :, :]
+def _rows_per_block(n: int, m: int) -> int:
+    """Rows of an n×m matrix to evaluate at a time.
+
+    On a CPU the layers of about a thousand pairs stay in its cache, which makes them several times
+    faster than all pairs at once. An accelerator wants as many as its memory holds.
+    """
+    pairs = 2**10 if jax.default_backend() == "cpu" else 2**20
+    return min(n, max(1, pairs // m))
+
+
+def _map_rows(function, rows: int, *arrays):
+    """Apply a function to every row, several at a time; recomputed in the reverse pass."""
+    if rows >= len(arrays[0]):
+        return jax.vmap(function)(*arrays)
+    checkpointed = jax.checkpoint(lambda row: function(*row))
+    return jax.lax.map(checkpointed, arrays, batch_size=rows)
 
 
 def pairwise_value_and_gradient(
@@ -76,14 +89,14 @@ def pairwise_value_and_gradient(
     v: Float[Array, "m d"],
     guess: Float[Array, "n m d"] | None = None,
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m d"]]:
-    """h(u_i − v_j) and ∇h(u_i − v_j) for all pairs, as one batch.
+    """h(u_i − v_j) and ∇h(u_i − v_j) for all pairs, in blocks of rows.
 
     ``guess`` approximates ∇h, for functions that must solve for it.
     """
-    z = displacements(u, v)
-    flat = None if guess is None else guess.reshape(-1, z.shape[-1])
-    value, gradient = h.value_and_gradient(z.reshape(-1, z.shape[-1]), flat)
-    return value.reshape(z.shape[:2]), gradient.reshape(z.shape)
+    rows = _rows_per_block(len(u), len(v))
+    if guess is None:
+        return _map_rows(lambda point: h.value_and_gradient(point - v), rows, u)
+    return _map_rows(lambda point, row: h.value_and_gradient(point - v, row), rows, u, guess)
 
 
 def pairwise_value(
@@ -93,17 +106,6 @@ def pairwise_value(
     *,
     block_size: int | None = None,
 ) -> Float[Array, "n m"]:
-    """h(u_i − v_j) for all pairs.
-
-    With ``block_size`` rows are taken in blocks and recomputed in the reverse pass, so that memory
-    is set by the block.
-    """
-    if block_size is None or block_size >= u.shape[0]:
-        z = displacements(u, v)
-        return h.value(z.reshape(-1, z.shape[-1])).reshape(z.shape[:2])
-
-    @jax.checkpoint
-    def row(point):
-        return h.value(point - v)
-
-    return jax.lax.map(row, u, batch_size=block_size)
+    """h(u_i − v_j) for all pairs, in blocks of ``block_size`` rows, chosen for the machine."""
+    rows = _rows_per_block(len(u), len(v)) if block_size is None else block_size
+    return _map_rows(lambda point: h.value(point - v), rows, u)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from mongefit._numerics import double_precision, safe_log, safe_norm
 from mongefit.conjugate import InverseGradientSolver, inverse_gradient
-from mongefit.costs import Cost, displacements
+from mongefit.costs import Cost, pairwise_value_and_gradient
 from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, soft_minimum, solve_dual
 
 
@@ -147,19 +147,18 @@ class EntropicMap(eqx.Module):
             there: Callable[[Array], Array]
             if reverse:
                 w = cost.latent_target(inside)
-                z = displacements(u, w).swapaxes(0, 1)
-                weight, potential, sign = self.a, self.f, 1.0
+                C, gradient = pairwise_value_and_gradient(cost.h, u, w)
+                s = conditional_weights(C.T, self.a, self.f, self.eps)
+                p, mean, sign = conditional_mean(s, gradient.swapaxes(0, 1)), s @ u - w, 1.0
                 back, there = cost.source_from_latent, cost.latent_source
             else:
                 w = cost.latent_source(inside)
-                z = displacements(w, v)
-                weight, potential, sign = self.b, self.g, -1.0
+                C, gradient = pairwise_value_and_gradient(cost.h, w, v)
+                s = conditional_weights(C, self.b, self.g, self.eps)
+                p, mean, sign = conditional_mean(s, gradient), w - s @ v, -1.0
                 back, there = cost.target_from_latent, cost.latent_target
-            C, gradient = cost.h.value_and_gradient(z.reshape(-1, z.shape[-1]))
-            s = conditional_weights(C.reshape(z.shape[:2]), weight, potential, self.eps)
-            p = conditional_mean(s, gradient.reshape(z.shape))
             # The mean displacement is where to start, and the answer for quadratic h.
-            found = inverse_gradient(cost.h, p, conditional_mean(s, z), solver=self.inverse_solver)
+            found = inverse_gradient(cost.h, p, mean, solver=self.inverse_solver)
             image = w + sign * found.z
             result = back(image)
             round_trip = safe_norm(there(result) - image) / (1 + safe_norm(image))

@@ -256,7 +256,8 @@ class SymmetricDual(DualSolver):
             g, _, iteration = carry
             f = soft_minimum(C, a, g, eps)
             # The row sums of the plan of g with itself are a exp((g − f)/eps).
-            error = 2 * jnp.sum(a * jnp.abs(jnp.expm1((g - f) / eps)))
+            excess = jnp.where(a > 0, (g - f) / eps, 0.0)
+            error = 2 * jnp.sum(a * jnp.abs(jnp.expm1(excess)))
             return 0.5 * (g + f), error, iteration + 1
 
         cold = jnp.zeros_like(b) if g_init is None else g_init
