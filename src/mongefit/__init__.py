@@ -13,7 +13,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mongefit import baselines as baselines
     from mongefit import datasets as datasets
+    from mongefit import losses as losses
     from mongefit import metrics as metrics
+    from mongefit import penalties as penalties
     from mongefit import plotting as plotting
     from mongefit.conjugate import ConjugateICNN as ConjugateICNN
     from mongefit.conjugate import LBFGSInverse as LBFGSInverse
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "baselines": None,
     "datasets": None,
+    "losses": None,
     "metrics": None,
+    "penalties": None,
     "plotting": None,
     "ConjugateICNN": "conjugate",
     "LBFGSInverse": "conjugate",

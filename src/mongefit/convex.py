@@ -365,7 +365,7 @@ class ICNN(ConvexFunction):
         return state @ out, gradient
 
     def value_and_gradient(self, z, guess=None):
-        value_at_zero, slope_at_zero = self._network(jnp.zeros_like(z[:1]))
+        value_at_zero, slope_at_zero = self._network(jnp.zeros((1, z.shape[-1]), z.dtype))
         if self.symmetric:
             both, slope = self._network(jnp.concatenate([z, -z]))
             value = 0.5 * (both[: len(z)] + both[len(z) :]) - value_at_zero

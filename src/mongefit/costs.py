@@ -72,7 +72,7 @@ def _rows_per_block(n: int, m: int) -> int:
     faster than all pairs at once. An accelerator wants as many as its memory holds.
     """
     pairs = 2**10 if jax.default_backend() == "cpu" else 2**20
-    return min(n, max(1, pairs // m))
+    return min(n, max(1, pairs // max(m, 1)))
 
 
 def _map_rows(function, rows: int, *arrays):

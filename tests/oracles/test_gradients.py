@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import optax
 import pytest
 
 from mongefit.conjugate import ConjugateICNN, NewtonInverse
@@ -37,7 +38,7 @@ from mongefit.training import (
     Schedule,
     initial_state,
     objective,
-    train,
+    run_interval,
     trainable,
 )
 from tests.conftest import random_clouds
@@ -69,39 +70,36 @@ def build_problem(*, uniform, k, terms, **options):
         epsilon=Schedule(EPSILON, EPSILON),
         learning_rate=Schedule(0.01, 0.01),
         diffeo_learning_rate=Schedule(0.01, 0.01),
-        max_iter=3,
+        max_iter=9,
+        optimiser=optax.identity(),
         **options,
     )  # fmt: skip
 
 
 @eqx.filter_jit
-def slopes_and_differences(problem, model, directions):
-    """Directional derivatives of the training objective and their central differences."""
+def differences(problem, model, directions):
+    """Central differences of the training objective, with the mean cost behind eps frozen."""
     parameters, fixed = eqx.partition(model, trainable(model))
-    scale = mean_cost(problem, model)
-    warm = initial_state(problem, model).warm
+    scale, warm = mean_cost(problem, model), initial_state(problem, model).warm
 
-    def value(parameters):
-        model = eqx.combine(parameters, fixed)
-        # The mean cost behind eps is held constant by definition, so hold it for both sides.
-        frozen = EPSILON * scale / mean_cost(problem, model)
-        return objective(problem, model, jax.lax.stop_gradient(frozen), warm)[0]
+    def value(t, direction):
+        moved = jax.tree.map(lambda p, v: p + t * v, parameters, direction)
+        model = eqx.combine(moved, fixed)
+        epsilon = EPSILON * scale / mean_cost(problem, model)
+        return objective(problem, model, epsilon, warm)[0]
 
     def along(direction):
-        ahead, behind = jax.lax.map(
-            lambda t: value(jax.tree.map(lambda p, v: p + t * v, parameters, direction)),
-            jnp.asarray([1e-5, -1e-5]),
-        )
+        ahead, behind = jax.lax.map(lambda t: value(t, direction), jnp.asarray([1e-5, -1e-5]))
         return (ahead - behind) / 2e-5
 
-    gradient = jax.grad(value)(parameters)
-    slopes = jax.vmap(
-        lambda direction: sum(
-            jnp.vdot(g, v)
-            for g, v in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
-        )
-    )(directions)
-    return slopes, jax.lax.map(along, directions)
+    return jax.lax.map(along, directions)
+
+
+def with_rate(problem, rate):
+    constant = Schedule(rate, rate)
+    return eqx.tree_at(
+        lambda p: (p.learning_rate, p.diffeo_learning_rate), problem, (constant, constant)
+    )
 
 
 def mean_cost(problem, model):
@@ -154,12 +152,27 @@ def test_training_gradient_agrees_with_central_differences(case):
     parameters = eqx.filter(model, trainable(model))
     keys = iter(jr.split(jr.key(3), 100))
     directions = jax.tree.map(lambda leaf: jr.normal(next(keys), (3, *leaf.shape)), parameters)
-    slopes, differences = slopes_and_differences(problem, model, directions)
+    # A step of plain gradient descent with rate 1 is minus the gradient that training uses.
+    start = initial_state(problem, model)
+    stepped, info = run_interval(with_rate(problem, 1.0), start, 1)
+    moved = eqx.filter(stepped.model, trainable(stepped.model))
+    slopes = sum(
+        jnp.einsum("...,k...->k", before - after, way)
+        for before, after, way in zip(
+            *map(jax.tree.leaves, (parameters, moved, directions)), strict=True
+        )
+    )
+    expected = differences(problem, model, directions)
     assert np.all(np.abs(slopes) > 1e-4)
-    np.testing.assert_array_less(np.abs(slopes - differences), 1e-6 * np.maximum(1, np.abs(slopes)))
-    _, history = train(problem, model, interval=4)
-    assert np.all(history["applied"])
-    assert history["objective"][-1] < history["objective"][0]
+    np.testing.assert_array_less(np.abs(slopes - expected), 1e-6 * np.maximum(1, np.abs(slopes)))
+    # A few steps, short enough that each of them must help.
+    state, short = start, with_rate(problem, 1e-3 / info.gradient_norm[0])
+    values = []
+    for _ in range(3):
+        state, info = run_interval(short, state, 1)
+        assert info.applied[0]
+        values.append(float(info.objective[0]))
+    assert values[0] > values[1] > values[2]
 
 
 def test_a_map_at_new_points_is_differentiable_in_the_cost():
