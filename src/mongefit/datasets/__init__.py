@@ -1,5 +1,40 @@
-"""Data with known answers."""
+"""Data with known answers: the toys of figure 1, and problems whose true map is known.
 
-from mongefit.datasets.toys import moon as moon
-from mongefit.datasets.toys import spiral as spiral
-from mongefit.datasets.toys import t_shape as t_shape
+The problems are imported on first use, so that the toys come without loading JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mongefit.datasets.toys import moon, spiral, t_shape
+
+if TYPE_CHECKING:
+    from mongefit.datasets.comparison import CostComparison as CostComparison
+    from mongefit.datasets.comparison import DrawnGroundTruth as DrawnGroundTruth
+    from mongefit.datasets.comparison import compare_costs as compare_costs
+    from mongefit.datasets.comparison import draw_ground_truth as draw_ground_truth
+    from mongefit.datasets.ground_truth import GroundTruth as GroundTruth
+    from mongefit.datasets.ground_truth import make_ground_truth as make_ground_truth
+
+_HOMES = {
+    "CostComparison": "comparison",
+    "DrawnGroundTruth": "comparison",
+    "compare_costs": "comparison",
+    "draw_ground_truth": "comparison",
+    "GroundTruth": "ground_truth",
+    "make_ground_truth": "ground_truth",
+}
+
+__all__ = ["moon", "spiral", "t_shape", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mongefit.datasets' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"mongefit.datasets.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
