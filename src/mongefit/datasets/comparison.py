@@ -16,6 +16,7 @@ from mongefit.costs import Cost
 from mongefit.datasets.ground_truth import Family, GroundTruth, Points, make_ground_truth
 from mongefit.errors import OptionError
 from mongefit.maps import build_map
+from mongefit.metrics import l2_uvp
 from mongefit.validation import check_count, check_positive
 
 # Wide enough for either cost to have its best inside: relative to the mean cost, a wrong cost wants
@@ -196,10 +197,7 @@ def _map_new_points(cost, x, y, x_new, epsilon):
 def _error(cost: Cost, x: Points, y: Points, x_new: Points, y_new: Points, epsilon: float) -> float:
     with double_precision():
         mapped, converged = _map_new_points(cost, x, y, x_new, jnp.asarray(epsilon))
-        if not converged:
-            return math.inf
-    square_error = np.sum((np.asarray(mapped) - y_new) ** 2, axis=1)
-    return float(100 * np.mean(square_error) / np.sum(np.var(y_new, axis=0)))
+        return l2_uvp(mapped, y_new, y_new) if converged else math.inf
 
 
 def _root_mean_square(points: Points) -> float:
