@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import math
 import subprocess
 import sys
@@ -223,3 +225,9 @@ def test_public_names():
         assert getattr(datasets, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'sun'"):
         _ = datasets.sun
+
+
+def test_examples_run():
+    found = doctest.testmod(importlib.import_module("mongefit.datasets.ground_truth"))
+    assert found.attempted > 0
+    assert found.failed == 0

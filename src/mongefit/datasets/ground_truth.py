@@ -322,6 +322,16 @@ def make_ground_truth(h: Family, dim: int, *, seed: int, flows: bool = False) ->
     -------
     GroundTruth
         The problem. Whether squared Euclidean fails on it is for `draw_ground_truth` to find out.
+
+    Examples
+    --------
+    >>> from mongefit import datasets
+    >>> problem = datasets.make_ground_truth("power", 2, seed=0)
+    >>> X, _ = problem.sample(64, seed=3)
+    >>> _, Y = problem.sample(64, seed=4)  # not paired with X
+    >>> new_X, new_Y = problem.sample(64, seed=5)  # paired, to test a map on
+    >>> bool(abs(problem.map(new_X) - new_Y).max() < 1e-9)
+    True
     """
     if h not in _FAMILIES:
         options = ", ".join(repr(name) for name in get_args(Family))
