@@ -39,8 +39,8 @@ from mongefit.baselines import (
 )
 from mongefit.metrics import l2_uvp
 
-EPSILONS = (0.1, 0.03, 0.01, 0.003)
-LEARNED_EPSILONS = (0.03, 0.01, 0.003)
+EPSILONS = (0.1, 0.03, 0.01, 0.003, 0.001)
+LEARNED_EPSILONS = (0.1, 0.03, 0.01)
 
 
 class TrueCostMap:
@@ -80,7 +80,7 @@ def methods(problem, dim: int, flows: bool, steps: int) -> dict[str, list[Callab
         "CouplingFit": [
             lambda e=e: CouplingFit(**learned, epsilon=(0.1, e)) for e in LEARNED_EPSILONS
         ],
-        "MongeGapMap": [lambda: MongeGapMap(epsilon=0.03, max_iter=steps)],
+        "MongeGapMap": [lambda: MongeGapMap(epsilon=0.03, max_iter=steps, learning_rate=0.01)],
         "InverseOT, powers": [lambda e=e: InverseOT("powers", epsilon=e) for e in (0.1, 0.03)],
         "InverseOT, quadratic": [
             lambda e=e: InverseOT("quadratic", epsilon=e) for e in (0.1, 0.03)
