@@ -66,8 +66,6 @@ def test_the_estimator_example_and_the_guides_pictures(run, tmp_path):
 def test_the_functional_core_in_ten_lines(run):
     core, adapter = blocks("README.md", "python")[1:3]
     assert len([line for line in core.splitlines() if line.strip()]) <= 14
-    # Compiled as one: operation by operation, most of the time goes into hundreds of compilations.
-    core = reduced(core, {"jax.grad(mean_step_length)": "jax.jit(jax.grad(mean_step_length))"})
     names = run(core + adapter)
     leaves = jax.tree.leaves(names["gradient"])
     assert leaves and all(bool(jnp.any(leaf != 0)) for leaf in leaves[:-1])
