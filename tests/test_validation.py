@@ -183,7 +183,7 @@ BAD_OPTIONS = [
     ("dtype", "float16", "'float64' or 'float32'"),
     ("cost", "icn", "Did you mean icnn?"),
     ("cost", "euclidean", "Did you mean sqeuclidean?"),
-    ("cost", None, "one of icnn, sqeuclidean or a ConvexFunction"),
+    ("cost", None, "one of icnn, conjugate_icnn, sqeuclidean or a ConvexFunction"),
     ("diffeo", "shard", "Did you mean shared?"),
     *[("diffeo", value, "a pair of them") for value in (("shared", "shared"), (None,), 3)],
     *[("random_state", value, "cannot be") for value in ("seed", -1, 2**70, 1.5)],

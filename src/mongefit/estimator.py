@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import os
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from mongefit._numerics import double_precision
 from mongefit.convex import ConvexFunction
 from mongefit.diffeos import Diffeo
 from mongefit.duals import Differentiation, DualSolver
-from mongefit.errors import DataError
+from mongefit.errors import DataError, warn_user
 from mongefit.families import build_cost
 from mongefit.losses import Groups, Paired, Term
 from mongefit.penalties import CostSize
@@ -131,10 +130,9 @@ class CostEstimator(TrainedEstimator):
                     "no diffeo for a map with a fixed cost."
                 )
             if losses and not learns:
-                warnings.warn(
+                warn_user(
                     "Pairs, groups and losses are not used: with a fixed cost and no diffeo "
-                    "nothing is learned.",
-                    stacklevel=2,
+                    "nothing is learned."
                 )
             history: dict[str, np.ndarray] = {}
             learned: tuple[Any, ...] = ()

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from mongefit._numerics import Status, double_precision
 from mongefit.costs import Cost
 from mongefit.duals import DualSolution
-from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError
+from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError, warn_user
 from mongefit.maps import EntropicMap, Units, build_map
 from mongefit.validation import check_points, check_weights
 
@@ -178,7 +178,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         self.n_iter_ = n_iter
         self.diagnostics_ = diagnostics
         if complaint:
-            warnings.warn(complaint, ConvergenceWarning, stacklevel=3)
+            warn_user(complaint, ConvergenceWarning)
         _warn_of_diagnostics(diagnostics)
         return self
 
@@ -215,7 +215,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
     def _complain(self, message: str) -> None:
         if self.strict:
             raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        warn_user(message, ConvergenceWarning)
 
 
 def _diagnose(
@@ -259,20 +259,18 @@ def _complaint(found: dict[str, Any]) -> str | None:
 
 def _warn_of_diagnostics(found: dict[str, Any]) -> None:
     if found["plan_components"] > 1:
-        warnings.warn(
+        warn_user(
             f"The plan falls into {found['plan_components']} parts that exchange no mass at "
             f"epsilon {found['epsilon']:g}. Within each the map is determined; a point between "
             "them may go with either. Raise epsilon if that matters.",
             ConvergenceWarning,
-            stacklevel=4,
         )
     if found["skipped_steps"]:
-        warnings.warn(
+        warn_user(
             f"{found['skipped_steps']} training steps could not be solved and were not applied "
             "(see history_['applied']). If there are many, lower learning_rate or raise "
             "epsilon.",
             ConvergenceWarning,
-            stacklevel=4,
         )
 
 
@@ -294,7 +292,7 @@ def collected_warnings(notes: list[str] | None = None) -> Iterator[list[str]]:
         yield notes
     for warning in caught:
         notes.append(str(warning.message))
-        warnings.warn(str(warning.message), warning.category, stacklevel=4)
+        warn_user(str(warning.message), warning.category)
 
 
 def _check_feature_names(X: ArrayLike, Y: ArrayLike) -> None:
@@ -312,10 +310,9 @@ def _warn_of_constant_features(source: np.ndarray, target: np.ndarray) -> None:
     constant = np.nonzero(both_low == both_high)[0]
     if len(constant) and len(source) + len(target) > 2:
         names = ", ".join(map(str, constant[:5]))
-        warnings.warn(
+        warn_user(
             f"{len(constant)} features are constant over both clouds (columns {names}); they carry "
-            "no information and could be left out.",
-            stacklevel=3,
+            "no information and could be left out."
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import os
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from mongefit.errors import DataError, OptionError, did_you_mean
+from mongefit.errors import DataError, OptionError, did_you_mean, warn_user
 
 
 def available_memory() -> int | None:
@@ -161,17 +160,15 @@ def check_pairs(
     confidence = _check_pair_weight(weight, len(array))
     _, first = np.unique(array, axis=0, return_index=True)
     if len(first) < len(array):
-        warnings.warn(
-            f"{len(array) - len(first)} of {len(array)} pairs are repeated; each is counted once.",
-            stacklevel=3,
+        warn_user(
+            f"{len(array) - len(first)} of {len(array)} pairs are repeated; each is counted once."
         )
         array, confidence = array[np.sort(first)], confidence[np.sort(first)]
     _check_one_to_one(array, many_to_many=many_to_many)
     if len(array) == 1:
-        warnings.warn(
+        warn_user(
             "Only one pair is known: it can be met by many costs, and says little about the map "
-            "elsewhere.",
-            stacklevel=3,
+            "elsewhere."
         )
     return array, confidence
 
@@ -197,10 +194,9 @@ def _check_one_to_one(pairs: NDArray[np.int64], *, many_to_many: bool) -> None:
     targets, counts = np.unique(pairs[:, 1], return_counts=True)
     if np.any(counts > 1):
         row = int(targets[np.argmax(counts > 1)])
-        warnings.warn(
+        warn_user(
             f"{int(np.sum(counts > 1))} targets are paired with several sources (first: target "
-            f"row {row}); the reverse map will fit their mean.",
-            stacklevel=4,
+            f"row {row}); the reverse map will fit their mean."
         )
 
 
@@ -290,10 +286,9 @@ def check_epsilon(epsilon: Any) -> tuple[float, float]:
     start = check_positive(start, "epsilon's start")
     end = check_positive(end, "epsilon's end")
     if end > start:
-        warnings.warn(
+        warn_user(
             f"epsilon rises from {start:g} to {end:g}; training usually goes from a large one to "
-            "a small one.",
-            stacklevel=3,
+            "a small one."
         )
     return start, end
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mongefit._numerics import double_precision
 from mongefit.duals import plan
-from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError
+from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, warn_user
 from mongefit.maps import EntropicMap, Units
 from mongefit.validation import check_count, check_pairs, check_points, check_weights
 
@@ -220,11 +220,10 @@ def map_plan_gap(estimator: BaseEstimator | EntropicMap) -> float:
         gap = float(np.sqrt(np.asarray(fitted.a) @ squared))
     unsolved = np.sum(~converged)
     if unsolved:
-        warnings.warn(
+        warn_user(
             f"The inverse gradient did not converge at {unsolved} of {len(converged)} source "
             "points; the gap holds their error too. A larger alpha helps.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     return gap
 

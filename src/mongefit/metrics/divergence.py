@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from mongefit.baselines.plans import (
     squared_euclidean,
 )
 from mongefit.duals import DualSolver, SymmetricDual
-from mongefit.errors import ConvergenceWarning, DataError
+from mongefit.errors import ConvergenceWarning, DataError, warn_user
 from mongefit.metrics.points import check_same_dimension
 from mongefit.validation import check_points, check_positive, check_weights
 
@@ -136,7 +135,7 @@ def sinkhorn_divergence(
     asked = absolute_eps(source, target, epsilon=epsilon, eps=eps)
     (value,) = divergences([source], target, asked)
     if value.eps > asked:
-        warnings.warn(larger_eps_message(asked, value.eps), ConvergenceWarning, stacklevel=2)
+        warn_user(larger_eps_message(asked, value.eps), ConvergenceWarning)
     return value
 
 

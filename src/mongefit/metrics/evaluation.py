@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mongefit.baselines.plans import entropic_plan
 from mongefit.baselines.trivial import IdentityMap, NearestPair, PairedRidge, TargetMean
-from mongefit.errors import ConvergenceWarning, DataError, OptionError
+from mongefit.errors import ConvergenceWarning, DataError, OptionError, warn_user
 from mongefit.metrics.couplings import (
     incorrect_mass,
     incorrect_mass_floor,
@@ -138,7 +137,7 @@ def evaluate(
     distances = divergences(clouds, target, asked)
     used = distances[0].eps
     if used > asked:
-        warnings.warn(larger_eps_message(asked, used), ConvergenceWarning, stacklevel=2)
+        warn_user(larger_eps_message(asked, used), ConvergenceWarning)
 
     floor = None
     if known is not None:
@@ -161,11 +160,10 @@ def evaluate(
             row |= {"incorrect_mass": mass, "incorrect_mass_floor": floor}
             row["recovered_pairs"] = recovered
             if plan_used > plan_epsilon:
-                warnings.warn(
+                warn_user(
                     f"The plan of {name} did not converge at plan_epsilon {plan_epsilon:g}; its "
                     f"incorrect mass is that of {plan_used:g}, the smallest that did.",
                     ConvergenceWarning,
-                    stacklevel=2,
                 )
         if truth is not None:
             row["l2_uvp"] = l2_uvp(mapped[name], truth, y, weight=a, target_weight=b)
