@@ -18,7 +18,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mongefit import AutoregressiveFlow, Mahalanobis, MongeMap, SinkhornDual, build_map
-from mongefit import estimator as estimator_module
+from mongefit import fitted as fitted_module
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, NotFittedError
 
 N, D = 24, 2
@@ -332,7 +332,7 @@ def test_one_pair(learned):
 
 
 def test_pairs_are_not_used_where_nothing_is_learned(euclidean):
-    estimator = warned(lambda: fixed_cost().fit(X, Y, pairs=PAIRS), "pairs are not used")
+    estimator = warned(lambda: fixed_cost().fit(X, Y, pairs=PAIRS), "losses are not used")
     np.testing.assert_array_equal(estimator.transform(Z), euclidean.transform(Z))
 
 
@@ -618,7 +618,7 @@ DOES_NOT_APPLY = {
 @pytest.fixture
 def quick_solver(monkeypatch):
     """Sinkhorn's algorithm: the checks come in a dozen shapes, and Newton's compiles slowly."""
-    monkeypatch.setattr(estimator_module, "_build_map", BUILD_BY_SINKHORN)
+    monkeypatch.setattr(fitted_module, "_build_map", BUILD_BY_SINKHORN)
 
 
 @pytest.mark.usefixtures("quick_solver")

@@ -100,7 +100,6 @@ class Mahalanobis(ClosedFormConvexFunction):
     """h(z) = ½ zᵀAz for a symmetric positive definite matrix A."""
 
     matrix: Float[Array, "d d"]
-    strong_convexity_: float = eqx.field(static=True)
 
     learned: ClassVar[bool] = False
 
@@ -120,11 +119,10 @@ class Mahalanobis(ClosedFormConvexFunction):
             )
         with double_precision():  # or JAX would round the matrix to float32
             self.matrix = jnp.asarray(checked)
-        self.strong_convexity_ = smallest
 
     @property
     def strong_convexity(self) -> float:
-        return self.strong_convexity_
+        return float(np.linalg.eigvalsh(np.asarray(self.matrix))[0])
 
     def value_and_gradient(self, z, guess=None):
         gradient = z @ self.matrix.astype(z.dtype)

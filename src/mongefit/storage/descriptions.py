@@ -40,7 +40,7 @@ def describe_h(h: ConvexFunction) -> dict[str, Any]:
     if type(h) is SquaredEuclidean:
         return {"kind": "sqeuclidean"}
     if type(h) is Mahalanobis:
-        return {"kind": "mahalanobis", "strong_convexity": h.strong_convexity}
+        return {"kind": "mahalanobis"}
     if type(h) is PowerNorm:
         return {"kind": "power_norm", "exponent": h.exponent, "alpha": h.alpha}
     raise OptionError(
@@ -68,8 +68,7 @@ def build_h(spec: dict[str, Any], dim: int) -> ConvexFunction:
         return SquaredEuclidean()
     if kind == "mahalanobis":
         # The class looks into its matrix, which cannot be had as a shape: a small one stands in.
-        small = Mahalanobis(np.eye(1) * spec["strong_convexity"])
-        return eqx.tree_at(lambda h: h.matrix, small, jnp.zeros((dim, dim)))
+        return eqx.tree_at(lambda h: h.matrix, Mahalanobis(np.eye(1)), jnp.zeros((dim, dim)))
     if kind == "power_norm":
         return PowerNorm(spec["exponent"], spec["alpha"])
     raise ModelFileError(f"it holds a cost of the unknown kind {kind!r}.")
