@@ -48,10 +48,10 @@ _MAX_DRAWN = 2000
 @click.option("--many-to-many", is_flag=True, help="Accept several targets for one source.")
 @click.option(
     "--cost",
-    type=click.Choice(["icnn", "sqeuclidean"]),
+    type=click.Choice(["icnn", "conjugate_icnn", "sqeuclidean"]),
     default="icnn",
     show_default=True,
-    help="Learned convex function, or squared Euclidean.",
+    help="Learned convex function, learned by its conjugate, or squared Euclidean.",
 )
 @click.option(
     "--diffeo",
@@ -90,6 +90,20 @@ _MAX_DRAWN = 2000
     default=0.005,
     show_default=True,
     help="Adam's rate for the flows.",
+)
+@click.option(
+    "--dual",
+    type=click.Choice(["newton", "sinkhorn"]),
+    default="newton",
+    show_default=True,
+    help="How potentials are found in training.",
+)
+@click.option(
+    "--differentiate",
+    type=click.Choice(["implicit", "unrolled"]),
+    default="implicit",
+    show_default=True,
+    help="How potentials are differentiated.",
 )
 @click.option(
     "--random-state",
