@@ -146,7 +146,7 @@ class TestStart:
             (["--version"], 0, mongefit.__version__),
             (["--help"], 0, "Start with: mongefit demo"),
             (["fit", "--help"], 0, "--hidden-layer-sizes"),
-            (["fit", "a", "b", "-o", "c", "--alfa", "1"], 2, "Did you mean '--alpha'?"),
+            (["fit", "a", "b", "-o", "c", "--alfa", "1"], 2, "'--alpha'"),
             (["trasform"], 2, "Did you mean 'transform'?"),
         ],
     )
