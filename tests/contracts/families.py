@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+from mongefit.baselines.elastic import ElasticCost
+from mongefit.baselines.inverse_ot import FeatureCost, PowersCost, QuadraticCost
 from mongefit.conjugate import ConjugateICNN
 from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
 from mongefit.diffeos import AutoregressiveFlow
@@ -63,6 +66,16 @@ CONVEX = {
             dim, (8,), key=jr.key(1), gain=9.0, symmetric=False, activation="softplus", alpha=0.4
         )
     ),
+    "elastic": lambda dim: ElasticCost(jr.normal(jr.key(4), (dim, 2)), 3.0),
+    "low-rank quadratic": lambda dim: QuadraticCost(jr.normal(jr.key(5), (dim, 1)), 0.1),
+    # Without powers below 2, whose curvature is infinite at zero: Newton's method cannot start
+    # there. `PowersCost` inverts them coordinate by coordinate.
+    "features": lambda dim: FeatureCost(
+        jnp.array([0.5, 0.3]), (PowerNorm(3.0), Mahalanobis(_matrix(dim))), 0.1
+    ),
+    "powers": lambda dim: PowersCost(jr.uniform(jr.key(6), (3, dim)), 0.1),
+    # No coordinate has all powers, and one has none: what a sparse θ looks like.
+    "few powers": lambda dim: PowersCost(jnp.eye(3, dim).at[1, 1].set(0.0), 0.1),
 }
 
 DIFFEOS = {

@@ -14,7 +14,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mongefit.baselines.plans import entropic_plan
 from mongefit.errors import ConvergenceWarning, DataError
-from mongefit.validation import check_pairs, check_points, check_positive, check_weights
+from mongefit.validation import (
+    Knowledge,
+    check_groups,
+    check_pairs,
+    check_points,
+    check_positive,
+    check_weights,
+)
 
 Points = NDArray[np.float64]
 
@@ -42,7 +49,7 @@ class Baseline(TransformerMixin, BaseEstimator, abc.ABC):
         y: Points,
         a: NDArray[np.float64],
         b: NDArray[np.float64],
-        pairs: NDArray[np.int64] | None,
+        known: Knowledge,
     ) -> None:
         """Set what is learned; raise before anything is set."""
 
@@ -60,10 +67,15 @@ class Baseline(TransformerMixin, BaseEstimator, abc.ABC):
         Y: ArrayLike,
         *,
         pairs: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        groups: tuple[ArrayLike, ArrayLike] | None = None,
         source_weight: ArrayLike | None = None,
         target_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn the map.
+
+        All baselines take what `MongeMap` takes, so that one loop can fit them all. What a family
+        does not learn from is checked and not used.
 
         Parameters
         ----------
@@ -71,6 +83,11 @@ class Baseline(TransformerMixin, BaseEstimator, abc.ABC):
             Source and target points, [n, d] and [m, d].
         pairs
             Known pairs, integers [k, 2]: row of X, row of Y.
+        pair_weight
+            How much each pair counts, relative to the others.
+        groups
+            Labels of the rows of X and of Y; None, or −1 among whole numbers, marks a point whose
+            group is not known.
         source_weight, target_weight
             Weights of the points, non-negative with sum 1; uniform by default.
 
@@ -85,8 +102,10 @@ class Baseline(TransformerMixin, BaseEstimator, abc.ABC):
         normalize = self.normalize_weight
         a = check_weights(source_weight, len(x), "source_weight", normalize=normalize)
         b = check_weights(target_weight, len(y), "target_weight", normalize=normalize)
-        known, _ = check_pairs(pairs, len(x), len(y), many_to_many=self.many_to_many)
-        self._learn(x, y, a, b, known)
+        table, weight = check_pairs(
+            pairs, len(x), len(y), weight=pair_weight, many_to_many=self.many_to_many
+        )
+        self._learn(x, y, a, b, Knowledge(table, weight, check_groups(groups, a, b)))
         validate_data(self, X, skip_check_array=True)
         # Copies: the caller may go on to write into the arrays.
         self.source_, self.target_ = x.copy(), y.copy()
@@ -136,6 +155,23 @@ class Baseline(TransformerMixin, BaseEstimator, abc.ABC):
         checked = check_points(points, name)
         validate_data(self, points, reset=False, skip_check_array=True)
         return checked
+
+
+def check_unused(
+    pairs: ArrayLike | None,
+    pair_weight: ArrayLike | None,
+    groups: tuple[ArrayLike, ArrayLike] | None,
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+) -> None:
+    """Refuse pairs and groups that make no sense, for estimators that do not learn from them.
+
+    Nothing is warned of: what is questionable to learn from does no harm here.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_pairs(pairs, len(a), len(b), weight=pair_weight, many_to_many=True)
+        check_groups(groups, a, b)
 
 
 def _check_same_features(X: ArrayLike, Y: ArrayLike, x: Points, y: Points) -> None:

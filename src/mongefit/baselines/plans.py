@@ -20,7 +20,7 @@ from mongefit.validation import available_memory
 # Sinkhorn's iterations are cheap and often enough; where they are not, Newton's are few.
 SOLVERS: tuple[DualSolver, ...] = (SinkhornDual(max_iter=500), NewtonDual())
 
-_solve_dual = eqx.filter_jit(solve_dual)
+compiled_solve_dual = eqx.filter_jit(solve_dual)
 
 
 class Solution(Protocol):
@@ -38,7 +38,7 @@ def check_memory(n: int, m: int, *, matrices: int = 13) -> None:
 
     ``matrices`` counts the n×m matrices that live at the same time.
     """
-    needed = 8 * matrices * _rounded_up(n) * _rounded_up(m)
+    needed = 8 * matrices * rounded_up(n) * rounded_up(m)
     free = available_memory()
     if free is not None and needed > free:
         raise DataError(
@@ -90,7 +90,7 @@ def solve(
     n, m = C.shape
     # Points of weight zero change no potential of the others, and with them few sizes have to be
     # compiled.
-    rows, columns = _rounded_up(n) - n, _rounded_up(m) - m
+    rows, columns = rounded_up(n) - n, rounded_up(m) - m
     with double_precision():
         # eps too as an array: a plain number would be compiled in.
         problem = (
@@ -100,13 +100,13 @@ def solve(
             jnp.asarray(eps),
         )
         for solver in solvers:
-            dual = _solve_dual(*problem, solver=solver, differentiate="none")
+            dual = compiled_solve_dual(*problem, solver=solver, differentiate="none")
             if dual.converged:
                 break
         return Potentials(np.asarray(dual.f)[:n], np.asarray(dual.g)[:m], bool(dual.converged))
 
 
-def _rounded_up(size: int) -> int:
+def rounded_up(size: int) -> int:
     """A multiple of 32, for large sizes at most a quarter larger; there are few of them."""
     step = max(32, 2 ** (size.bit_length() - 1) // 4)
     return step * math.ceil(size / step)

@@ -10,6 +10,7 @@ from sklearn.linear_model import RidgeCV
 from mongefit.baselines.base import Baseline, Points
 from mongefit.baselines.plans import squared_euclidean
 from mongefit.errors import DataError
+from mongefit.validation import Knowledge
 
 # Ridge strengths relative to the total spread of the paired sources.
 _STRENGTHS = np.logspace(-8, 2, 21)
@@ -56,7 +57,7 @@ class IdentityMap(TrivialPredictor):
     array([[5.]])
     """
 
-    def _learn(self, x, y, a, b, pairs) -> None:
+    def _learn(self, x, y, a, b, known) -> None:
         pass
 
     def _move(self, x: Points) -> Points:
@@ -84,7 +85,7 @@ class TargetMean(TrivialPredictor):
     array([[2.5]])
     """
 
-    def _learn(self, x, y, a, b, pairs) -> None:
+    def _learn(self, x, y, a, b, known) -> None:
         self.mean_: NDArray[np.float64] = b @ y
 
     def _move(self, x: Points) -> Points:
@@ -95,7 +96,7 @@ class PairedRidge(TrivialPredictor):
     """T(x) = W x + w by ridge regression on the known pairs, which are at least two.
 
     The strength is the one with the smallest leave-one-out error, from 1e-8 to 100 times the total
-    spread Σ_k ‖x_k − x̄‖² of the paired sources.
+    spread Σ_k w_k ‖x_k − x̄‖² of the paired sources, where w_k is ``pair_weight`` with mean 1.
 
     Parameters are those of every trivial predictor: ``epsilon`` of the coupling, relative to the
     mean cost, ``many_to_many`` and ``normalize_weight``.
@@ -118,19 +119,20 @@ class PairedRidge(TrivialPredictor):
     array([[21.]])
     """
 
-    def _learn(self, x, y, a, b, pairs) -> None:
-        known = 0 if pairs is None else len(pairs)
-        if known < 2:
+    def _learn(self, x, y, a, b, known) -> None:
+        pairs, weight = _counted(known)
+        if len(pairs) < 2:
             raise DataError(
-                f"Ridge regression needs at least 2 known pairs, and {known} are given. Give more, "
-                "or use NearestPair (from one pair on) or TargetMean (no pairs)."
+                f"Ridge regression needs at least 2 known pairs, and {len(pairs)} are given. Give "
+                "more, or use NearestPair (from one pair on) or TargetMean (no pairs)."
             )
         source, target = x[pairs[:, 0]], y[pairs[:, 1]]
         # In units of their own spread, so that strengths mean the same for data of any size.
-        centre, middle = source.mean(0), target.mean(0)
-        width, height = (_spread(points) for points in (source - centre, target - middle))
+        centre, middle = (np.average(points, axis=0, weights=weight) for points in (source, target))
+        width = _spread(source - centre, weight)
+        height = _spread(target - middle, weight)
         ridge = RidgeCV(_STRENGTHS, fit_intercept=True)
-        ridge.fit((source - centre) / width, (target - middle) / height)
+        ridge.fit((source - centre) / width, (target - middle) / height, sample_weight=weight)
         self.coefficient_: Points = np.reshape(ridge.coef_, (y.shape[1], -1)) * (height / width)
         self.intercept_: NDArray[np.float64] = middle - self.coefficient_ @ centre
         self.strength_ = float(ridge.alpha_)
@@ -142,7 +144,7 @@ class PairedRidge(TrivialPredictor):
 class NearestPair(TrivialPredictor):
     """T(x) = x + (y_k − x_k), k the known pair whose source is nearest to x.
 
-    Where that source has several targets their mean is taken.
+    Where that source has several targets their mean is taken, weighted by ``pair_weight``.
 
     Parameters are those of every trivial predictor: ``epsilon`` of the coupling, relative to the
     mean cost, ``many_to_many`` and ``normalize_weight``.
@@ -163,23 +165,33 @@ class NearestPair(TrivialPredictor):
            [6.]])
     """
 
-    def _learn(self, x, y, a, b, pairs) -> None:
-        if pairs is None:
+    def _learn(self, x, y, a, b, known) -> None:
+        pairs, weight = _counted(known)
+        if len(pairs) == 0:
             raise DataError(
                 "NearestPair follows the nearest known pair, and no pairs are given. Give at least "
                 "one, or use IdentityMap or TargetMean (no pairs)."
             )
-        rows, which, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
+        rows, which = np.unique(pairs[:, 0], return_inverse=True)
+        share = weight / np.bincount(which, weight)[which]
         displacement = np.zeros((len(rows), x.shape[1]))
-        np.add.at(displacement, which, y[pairs[:, 1]] - x[pairs[:, 0]])
+        np.add.at(displacement, which, share[:, None] * (y[pairs[:, 1]] - x[pairs[:, 0]]))
         self.anchor_: Points = x[rows]
-        self.displacement_: Points = displacement / counts[:, None]
+        self.displacement_: Points = displacement
 
     def _move(self, x: Points) -> Points:
         _, nearest = KDTree(self.anchor_).query(x)
         return x + self.displacement_[nearest]
 
 
-def _spread(centred: Points) -> float:
-    """Root of the total square of centred points, or 1 where they do not differ."""
-    return float(np.linalg.norm(centred)) or 1.0
+def _counted(known: Knowledge) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Pairs with a weight above zero, and their weights; none where no pairs are known."""
+    if known.pairs is None or known.pair_weight is None:
+        return np.zeros((0, 2), np.int64), np.zeros(0)
+    counts = known.pair_weight > 0
+    return known.pairs[counts], known.pair_weight[counts]
+
+
+def _spread(centred: Points, weight: NDArray[np.float64]) -> float:
+    """Root of the total weighted square of centred points, or 1 where they do not differ."""
+    return float(np.linalg.norm(np.sqrt(weight)[:, None] * centred)) or 1.0

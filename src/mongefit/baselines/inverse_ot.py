@@ -1,0 +1,505 @@
+"""Inverse optimal transport: the cost under which the observed pairs are most likely."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit._numerics import double_precision
+from mongefit.baselines.base import check_unused
+from mongefit.baselines.plans import at_smallest_eps, compiled_solve_dual, squared_euclidean
+from mongefit.convex import ClosedFormConvexFunction, ConvexFunction, PowerNorm
+from mongefit.costs import Cost, pairwise_value
+from mongefit.duals import plan
+from mongefit.errors import (
+    ConvergenceError,
+    ConvergenceWarning,
+    DataError,
+    OptionError,
+    did_you_mean,
+)
+from mongefit.fitted import EntropicEstimator, collected_warnings
+from mongefit.trained import cast
+from mongefit.validation import check_count, check_pairs, check_positive
+
+POWERS = (1.5, 2.0, 3.0)
+
+
+class PowersCost(ClosedFormConvexFunction):
+    """h(z) = Σ_qk θ_qk |z_k|^q / q + (α/2)‖z‖² with θ ≥ 0 and q = 1.5, 2, 3.
+
+    Like those of `PowerNorm` its gradient is inverted coordinate by coordinate, and its second
+    derivative at zero is that at the smallest distance from zero which keeps it finite.
+    """
+
+    theta: Float[Array, "3 d"]
+    alpha: float = eqx.field(static=True)
+
+    learned: ClassVar[bool] = True
+    lowest: ClassVar[float | None] = 0.0
+
+    @property
+    def strong_convexity(self) -> float:
+        return self.alpha
+
+    @property
+    def parameter(self) -> Float[Array, "3 d"]:
+        """What is learned."""
+        return self.theta
+
+    @property
+    def size(self) -> Float[Array, ""]:
+        """R(θ) = Σ θ_qk."""
+        return jnp.sum(self.theta)
+
+    def value_and_gradient(self, z, guess=None):
+        value, gradient = 0.5 * self.alpha * z * z, self.alpha * z
+        for theta, q in zip(self.theta, POWERS, strict=True):
+            slope = theta * PowerNorm(q).gradient(z)
+            value, gradient = value + z * slope / q, gradient + slope
+        return jnp.sum(value, axis=-1), gradient
+
+    def _second_derivative(self, z):
+        curvature = jnp.full_like(z, self.alpha)
+        for theta, q in zip(self.theta, POWERS, strict=True):
+            power = PowerNorm(q).hessian(z)
+            curvature = curvature + theta * jnp.diagonal(power, axis1=1, axis2=2)
+        return curvature
+
+    def hessian(self, z):
+        return jax.vmap(jnp.diag)(self._second_derivative(z))
+
+    def inverse_gradient(self, p):
+        # With t = |z_k|, solve Σ_q θ_q t^(q−1) + αt = |p_k|. In s = √t every term is a power of at
+        # least 1, the left side convex and increasing, and Newton's method started above the root
+        # descends to it. No term alone exceeds |p_k| at the root, which bounds it.
+        fixed, target = jax.lax.stop_gradient((self.theta, jnp.abs(p)))
+        terms = [(theta, 2 * (q - 1)) for theta, q in zip(fixed, POWERS, strict=True)]
+        terms.append((jnp.full_like(fixed[0], self.alpha), 2.0))
+        bounds = [
+            jnp.where(scale > 0, target / jnp.where(scale > 0, scale, 1.0), jnp.inf) ** (1 / power)
+            for scale, power in terms
+        ]
+
+        def newton(_, s):
+            excess = sum(scale * s**power for scale, power in terms) - target
+            slope = sum(scale * power * s ** (power - 1) for scale, power in terms)
+            return jnp.maximum(s - excess / jnp.where(slope > 0, slope, 1.0), 0.0)
+
+        s = jax.lax.fori_loop(0, 32, newton, jnp.min(jnp.stack(bounds), axis=0))
+        z = jnp.sign(jax.lax.stop_gradient(p)) * s**2
+        # One more Newton step with z held constant: its derivative is the implicit one.
+        return z + (p - self.gradient(z)) / jax.lax.stop_gradient(self._second_derivative(z))
+
+
+class FeatureCost(ConvexFunction):
+    """h(z) = Σ_k θ_k φ_k(z) + (α/2)‖z‖² with θ ≥ 0 and convex features φ_k.
+
+    Its gradient is inverted by Newton's method, which can be stuck at zero where a feature has
+    infinite curvature there, such as a power below 2; `PowersCost` has no such fault.
+    """
+
+    theta: Float[Array, " K"]
+    features: tuple[ConvexFunction, ...]
+    alpha: float = eqx.field(static=True)
+
+    learned: ClassVar[bool] = True
+    lowest: ClassVar[float | None] = 0.0
+
+    @property
+    def strong_convexity(self) -> float:
+        return self.alpha
+
+    @property
+    def parameter(self) -> Float[Array, " K"]:
+        """What is learned."""
+        return self.theta
+
+    @property
+    def size(self) -> Float[Array, ""]:
+        """R(θ) = Σ θ_k."""
+        return jnp.sum(self.theta)
+
+    def value_and_gradient(self, z, guess=None):
+        value, gradient = 0.5 * self.alpha * jnp.sum(z * z, axis=-1), self.alpha * z
+        for theta, feature in zip(self.theta, self.features, strict=True):
+            more, slope = feature.value_and_gradient(z)
+            value, gradient = value + theta * more, gradient + theta * slope
+        return value, gradient
+
+    def hessian(self, z):
+        identity = jnp.eye(z.shape[-1], dtype=z.dtype)
+        total = jnp.broadcast_to(self.alpha * identity, (*z.shape, z.shape[-1]))
+        for theta, feature in zip(self.theta, self.features, strict=True):
+            total = total + theta * feature.hessian(z)
+        return total
+
+
+class QuadraticCost(ClosedFormConvexFunction):
+    """h(z) = ½ zᵀ L Lᵀ z + (α/2)‖z‖²: linear in the positive semidefinite matrix L Lᵀ."""
+
+    root: Float[Array, "d r"]
+    alpha: float = eqx.field(static=True)
+
+    learned: ClassVar[bool] = True
+    lowest: ClassVar[float | None] = None
+
+    @property
+    def strong_convexity(self) -> float:
+        return self.alpha
+
+    @property
+    def parameter(self) -> Float[Array, "d r"]:
+        """What is learned."""
+        return self.root
+
+    @property
+    def size(self) -> Float[Array, ""]:
+        """R = tr(L Lᵀ)."""
+        return jnp.sum(self.root**2)
+
+    def _matrix(self, dtype):
+        return self.root @ self.root.T + self.alpha * jnp.eye(len(self.root), dtype=dtype)
+
+    def value_and_gradient(self, z, guess=None):
+        image = z @ self.root
+        value = 0.5 * jnp.sum(image**2, axis=-1) + 0.5 * self.alpha * jnp.sum(z**2, axis=-1)
+        return value, image @ self.root.T + self.alpha * z
+
+    def hessian(self, z):
+        return jnp.broadcast_to(self._matrix(z.dtype), (*z.shape, z.shape[-1]))
+
+    def inverse_gradient(self, p):
+        factor = jax.scipy.linalg.cho_factor(self._matrix(p.dtype))
+        return jax.scipy.linalg.cho_solve(factor, p.T).T
+
+
+LinearCost = PowersCost | FeatureCost | QuadraticCost
+FEATURES = ("powers", "quadratic")
+
+
+class InverseOT(EntropicEstimator):
+    r"""Learn the cost that makes the known pairs most likely, and build its map.
+
+    The pairs, with their weights brought to sum 1, are a plan π̂ between their own sources and
+    targets, with marginals a and b. They are taken for samples of an entropic plan P_θ, and
+
+        J(θ) = ⟨c_θ, π̂⟩ − OT_eps(c_θ) + λ R(θ) = eps (KL(π̂ | P_θ) − KL(π̂ | a⊗b)) + λ R(θ)
+
+    is minimised, with the potentials at their optimum (the semi-dual). KL(π̂ | a⊗b) does not depend
+    on θ: J is eps times the negative log-likelihood up to a constant. It is convex in θ. Without
+    its penalty it is at least −eps KL(π̂ | a⊗b), which for K pairs of equal weight, one to one, is
+    −eps log K. The map is then that of the cost at an epsilon relative to the mean cost, as
+    everywhere.
+
+    Parameters
+    ----------
+    features : {"powers", "quadratic"} or list of ConvexFunction, default="powers"
+        What the cost is linear in. "powers": |z_k|^q / q for every coordinate and q = 1.5, 2, 3.
+        "quadratic": all products z_k z_l, as a positive semidefinite matrix.
+    penalty : float, default=1e-3
+        λ. The penalty is Σ θ_k, which makes θ sparse, or with "quadratic" the trace of the matrix,
+        which makes its rank low.
+    alpha : float, default=0.01
+        The cost contains (alpha/2)‖z‖².
+    epsilon : float, default=0.01
+        Regularisation: relative to the mean of ½‖x − y‖² over the pairs' clouds in J, and relative
+        to the mean cost in the map.
+    max_iter : int, default=200
+        Largest number of L-BFGS iterations.
+    many_to_many, normalize_weight, strict
+        As for `MongeMap`.
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the map. The cost is learned in float64 either way.
+
+    Attributes
+    ----------
+    theta_ : array
+        Weights of the features: with "powers" [3, d], with "quadratic" the matrix [d, d], else one
+        for each. What the pairs tell of is ``theta_ / eps_``.
+    eps_ : float
+        eps in J, in common units.
+    objective_ : float
+        J at the end.
+    history_ : dict of arrays
+        ``step`` and ``objective``: J after each iteration.
+    diagnostics_ : dict
+        As for `MongeMap`; also ``likelihood_converged``, whether the smallest J was found, and
+        ``likelihood_epsilon``, the epsilon in J.
+    map_, units_, data_sha256_, n_features_in_, n_iter_
+        As for `MongeMap`.
+
+    Examples
+    --------
+    >>> from mongefit import datasets
+    >>> from mongefit.baselines import InverseOT
+    >>> X, Y = datasets.moon(16, seed=0)
+    >>> model = InverseOT("quadratic", epsilon=0.1)
+    >>> model.fit(X, Y, pairs=[[0, 0], [5, 5], [9, 9], [14, 14]]).theta_.shape
+    (2, 2)
+    """
+
+    objective_: float
+    eps_: float
+    theta_: NDArray[np.float64]
+
+    def __init__(
+        self,
+        features: str | Sequence[ConvexFunction] = "powers",
+        *,
+        penalty: float = 1e-3,
+        alpha: float = 0.01,
+        epsilon: float = 0.01,
+        max_iter: int = 200,
+        many_to_many: bool = False,
+        normalize_weight: bool = False,
+        dtype: str = "float64",
+        strict: bool = False,
+    ):
+        self.features = features
+        self.penalty = penalty
+        self.alpha = alpha
+        self.epsilon = epsilon
+        self.max_iter = max_iter
+        self.many_to_many = many_to_many
+        self.normalize_weight = normalize_weight
+        self.dtype = dtype
+        self.strict = strict
+
+    def fit(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        groups: tuple[ArrayLike, ArrayLike] | None = None,
+        source_weight: ArrayLike | None = None,
+        target_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the cost from the pairs and build its map.
+
+        Arguments are those of `MongeMap.fit`. ``pair_weight`` says how often a pair was observed,
+        relative to the others; ``groups`` are checked and not used.
+        """
+        epsilon = check_positive(self.epsilon, "epsilon")
+        penalty = check_positive(self.penalty, "penalty", zero=True)
+        max_iter = check_count(self.max_iter, "max_iter")
+        with double_precision():
+            clouds = self._check_clouds(X, Y, source_weight, target_weight)
+            with collected_warnings(clouds.warnings):
+                known, weight = check_pairs(
+                    pairs, len(clouds.x), len(clouds.y),
+                    weight=pair_weight, many_to_many=self.many_to_many,
+                )  # fmt: skip
+            check_unused(None, None, groups, np.asarray(clouds.a), np.asarray(clouds.b))
+            if known is None or weight is None or not np.any(weight > 0):
+                raise DataError(
+                    "InverseOT learns from known pairs: give pairs, with a weight above zero."
+                )
+            start = self._initial_cost(clouds.dim)
+            data = Observed.of(clouds.x, clouds.y, known, weight)
+            found = _minimise(start, data, epsilon=epsilon, penalty=penalty, max_iter=max_iter)
+            complaint = _complaint(found, epsilon, max_iter)
+            if complaint and self.strict:
+                raise ConvergenceError(complaint)
+            self._finish(
+                X, clouds, cast(Cost(found.cost), clouds.x.dtype),
+                epsilon=epsilon, history=found.history, known=(known, weight),
+            )  # fmt: skip
+            self.diagnostics_ |= {
+                "trained": max_iter > 0,
+                "likelihood_converged": found.converged,
+                "likelihood_epsilon": found.epsilon,
+            }
+            self.objective_ = float(found.history["objective"][-1])
+            self.eps_ = found.eps
+            h = found.cost
+            self.theta_ = np.array(h.root @ h.root.T if isinstance(h, QuadraticCost) else h.theta)
+            if complaint:
+                warnings.warn(complaint, ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _initial_cost(self, dim: int) -> LinearCost:
+        alpha = check_positive(self.alpha, "alpha")
+        features: Any = self.features
+        if isinstance(features, str):
+            if features not in FEATURES:
+                raise OptionError(
+                    f"features must be one of {', '.join(FEATURES)} or a list of ConvexFunction, "
+                    f"got {features!r}." + did_you_mean(features, FEATURES)
+                )
+            if features == "quadratic":
+                return QuadraticCost(jnp.eye(dim), alpha)
+            return PowersCost(jnp.full((len(POWERS), dim), 1 / (len(POWERS) * dim)), alpha)
+        if not isinstance(features, Sequence) or len(features) == 0:
+            raise OptionError(
+                "features must be a list of at least one ConvexFunction, or one of "
+                f"{', '.join(FEATURES)}, got {features!r}."
+            )
+        for k, feature in enumerate(features):
+            if not isinstance(feature, ConvexFunction):
+                raise OptionError(f"features holds no ConvexFunction at place {k}: {feature!r}.")
+            try:
+                eqx.filter_eval_shape(feature.value, jax.ShapeDtypeStruct((1, dim), jnp.float64))
+            except TypeError as error:
+                raise DataError(
+                    f"The feature at place {k} is made for another number of features than the "
+                    f"{dim} of the data: {error}."
+                ) from error
+        return FeatureCost(jnp.full(len(features), 1 / len(features)), tuple(features), alpha)
+
+
+class Observed(eqx.Module):
+    """The pairs as a plan between the points that occur in them, each of which is there once.
+
+    Attributes
+    ----------
+    x, y
+        The points.
+    plan, a, b
+        π̂ and its marginals.
+    """
+
+    x: Float[Array, "r d"]
+    y: Float[Array, "s d"]
+    plan: Float[Array, "r s"]
+    a: Float[Array, " r"]
+    b: Float[Array, " s"]
+
+    @classmethod
+    def of(cls, x, y, pairs: NDArray[np.int64], weight: NDArray[np.float64]) -> Observed:
+        pairs, weight = pairs[weight > 0], weight[weight > 0]
+        rows, row = np.unique(pairs[:, 0], return_inverse=True)
+        columns, column = np.unique(pairs[:, 1], return_inverse=True)
+        plan = np.zeros((len(rows), len(columns)))
+        np.add.at(plan, (row, column), weight / weight.sum())
+        x, y = (np.asarray(points, np.float64) for points in (x, y))
+        parts = (x[rows], y[columns], plan, plan.sum(1), plan.sum(0))
+        return cls(*(jnp.asarray(part) for part in parts))
+
+
+class Objective(NamedTuple):
+    """J at a cost, its gradient, whether it was solved for, and g to start the next solve from."""
+
+    value: float
+    gradient: NDArray[np.float64]
+    converged: bool
+    g: Float[Array, " s"]
+
+
+def objective(
+    h: LinearCost,
+    data: Observed,
+    eps: Float[Array, ""],
+    penalty: Float[Array, ""],
+    g: Float[Array, " s"],
+) -> Objective:
+    """J and its derivative in what h learns, ⟨π̂ − P, ∂c⟩ + λ ∂R; to be called in float64.
+
+    The solve sees a matrix and is compiled once for costs of all kinds.
+    """
+    C = _cost_matrix(h, data)
+    dual = compiled_solve_dual(C, data.a, data.b, eps, g_init=g, differentiate="none")
+    value, gradient = map(np.asarray, _at_potentials(h, data, C, eps, penalty, dual.f, dual.g))
+    converged = bool(dual.converged) and np.isfinite(value) and np.all(np.isfinite(gradient))
+    return Objective(float(value), gradient, bool(converged), dual.g)
+
+
+@eqx.filter_jit
+def _cost_matrix(h: LinearCost, data: Observed) -> Float[Array, "r s"]:
+    return pairwise_value(h, data.x, data.y)
+
+
+@eqx.filter_jit
+def _at_potentials(h: LinearCost, data: Observed, C, eps, penalty, f, g):
+    """J and its gradient at given potentials, which by the envelope theorem stay constant."""
+    P = plan(C, data.a, data.b, eps, f, g)
+    best = data.a @ f + data.b @ g - eps * (jnp.sum(P) - 1)
+    value = jnp.sum(C * data.plan) - best + penalty * h.size
+
+    def linearised(parameter):
+        changed = eqx.tree_at(lambda h: h.parameter, h, parameter)
+        return jnp.sum((data.plan - P) * _cost_matrix(changed, data)) + penalty * changed.size
+
+    return value, jax.grad(linearised)(h.parameter)
+
+
+class _Minimum(NamedTuple):
+    """The cost with the smallest J, and how it was found."""
+
+    cost: LinearCost
+    eps: float
+    epsilon: float
+    converged: bool
+    history: dict[str, NDArray]
+
+
+def _minimise(
+    start: LinearCost, data: Observed, *, epsilon: float, penalty: float, max_iter: int
+) -> _Minimum:
+    """Minimise J by L-BFGS, at epsilon or, where that cannot be solved, at the next that can."""
+    weight, cold = jnp.asarray(penalty), jnp.zeros(len(data.y))
+    x, y, a, b = (np.asarray(part) for part in (data.x, data.y, data.a, data.b))
+    # Above rounding, so that eps is positive where all points are one.
+    mean = max(float(a @ squared_euclidean(x, y) @ b), float(np.finfo(float).eps))
+    now, unit = at_smallest_eps(
+        lambda eps: objective(start, data, jnp.asarray(eps), weight, cold), epsilon * mean, mean
+    )
+    eps = jnp.asarray(unit)
+    # In units of eps J is a log-likelihood, and tolerances mean the same for all data.
+    values = [now.value / unit]
+    g, highest = now.g, values[0]
+    shape, lowest = start.parameter.shape, start.lowest
+
+    def with_parameter(flat):
+        parameter = jnp.asarray(flat.reshape(shape))
+        return eqx.tree_at(lambda h: h.parameter, start, parameter)
+
+    def for_scipy(flat):
+        nonlocal g, highest
+        now = objective(with_parameter(flat), data, eps, weight, g)
+        if not now.converged:
+            # Higher than anything yet, so that the search takes a shorter step. Not infinity, after
+            # which it would claim to have converged.
+            return highest + 1.0, np.zeros_like(flat)
+        g, highest = now.g, max(highest, now.value / unit)
+        return now.value / unit, np.ravel(now.gradient) / unit
+
+    best, converged = start, False
+    if max_iter > 0:  # SciPy would take one step all the same
+        first = np.ravel(start.parameter)
+        result = scipy.optimize.minimize(
+            for_scipy, first, jac=True, method="L-BFGS-B",
+            bounds=None if lowest is None else [(lowest, None)] * len(first),
+            callback=lambda intermediate_result: values.append(float(intermediate_result.fun)),
+            options={"maxiter": max_iter, "ftol": 1e-12, "gtol": 1e-6},
+        )  # fmt: skip
+        best, converged = with_parameter(result.x), bool(result.success)
+    history = {"step": np.arange(len(values)), "objective": unit * np.asarray(values)}
+    used = epsilon if unit == epsilon * mean else unit / mean
+    return _Minimum(best, unit, used, converged, history)
+
+
+def _complaint(found: _Minimum, epsilon: float, max_iter: int) -> str | None:
+    """What went wrong with the likelihood, or None."""
+    if found.epsilon > epsilon:
+        return (
+            f"The likelihood could not be evaluated at epsilon {epsilon:g}; the cost is that of "
+            f"epsilon {found.epsilon:g}, the smallest that could be."
+        )
+    if max_iter > 0 and not found.converged:
+        return (
+            f"The likelihood was not maximised in {max_iter} iterations. Raise max_iter, or the "
+            "penalty."
+        )
+    return None

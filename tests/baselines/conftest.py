@@ -1,0 +1,19 @@
+"""What the tests of baselines share."""
+
+from __future__ import annotations
+
+import pytest
+
+from mongefit import SinkhornDual
+from mongefit.duals import solve
+
+
+@pytest.fixture(scope="module")
+def sinkhorn():
+    """Sinkhorn's method wherever Newton's is the default, because it compiles several times faster.
+
+    Every family compiles its own solves. That Newton's finds the same is tested with the duals.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve, "NewtonDual", SinkhornDual)
+        yield
