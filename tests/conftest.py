@@ -34,3 +34,10 @@ def x64():
     """float64 for the duration of a test, as the library itself enters it."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled_programs():
+    """Free what a module compiled: thousands of programs use up a process's memory maps."""
+    yield
+    jax.clear_caches()
