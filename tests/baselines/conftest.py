@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 
 from mongefit import SinkhornDual
@@ -17,3 +18,10 @@ def sinkhorn():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "NewtonDual", SinkhornDual)
         yield
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _forget_compiled_programs():
+    """Free what was compiled after all modules: they share their shapes, and with them programs."""
+    yield
+    jax.clear_caches()

@@ -64,10 +64,9 @@ def test_the_gap_is_zero_for_optimal_maps_and_positive_for_others(gap, name):
     np.testing.assert_allclose(slope, np.diag(A) - P, rtol=0, atol=1e-9)
 
 
-def test_with_less_regularisation_the_gap_of_an_optimal_map_goes_to_zero(gap):
-    values = [gap(half_squares(X, MAPS["translation"]), eps)[0] for eps in (2.0, 1.0, 0.5)]
-    assert values[0] < values[1] < values[2] < 0
-    assert values[2] - values[1] > values[1] - values[0]
+def test_with_less_regularisation_the_gap_of_an_optimal_map_rises_to_zero(gap):
+    values = [gap(half_squares(X, MAPS["translation"]), eps)[0] for eps in (1.0, 0.5, 0.25)]
+    assert values[0] < 1.3 * values[1] < 1.3**2 * values[2] < 0
 
 
 # The networks
