@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from mongefit.datasets import moon, spiral, t_shape
+from mongefit.datasets import displaced, moon, spiral, t_shape
 
 ALL = [t_shape, moon, spiral]
 TURN = np.array([[np.cos(180), np.sin(180)], [-np.sin(180), np.cos(180)]])
@@ -103,3 +103,80 @@ def test_squared_euclidean_assignment_is_wrong(make, rmse):
     _, column = linear_sum_assignment(cdist(x, y, "sqeuclidean"))
     error = np.sqrt(np.mean(np.sum((y[column] - y) ** 2, axis=1)))
     np.testing.assert_allclose(error, rmse, atol=0.1)
+
+
+UP = np.array([1.0, 2.0, 2.0]) / 3
+FIRST, SECOND = np.array([2.0, 1.0, -2.0]) / 3, np.array([-2.0, 2.0, -1.0]) / 3
+HEADINGS = [0.5 * FIRST + side * np.sqrt(0.75) * SECOND for side in (1, -1)]
+
+
+def least_energy(moves):
+    """The share of the smallest singular value in the squared displacements."""
+    energy = np.linalg.svd(moves, compute_uv=False) ** 2
+    return energy[-1] / energy.sum()
+
+
+def closeness(moves, directions):
+    """Mean cosine to the nearest direction."""
+    unit = moves / np.linalg.norm(moves, axis=1, keepdims=True)
+    return np.mean(np.max(unit @ np.transpose(directions), axis=1))
+
+
+def assigned(x, y, across):
+    """Displacements of the best assignment when moving along UP costs ``across`` times more."""
+    stretch = np.eye(3) + (np.sqrt(across) - 1) * np.outer(UP, UP)
+    _, column = linear_sum_assignment(cdist(x @ stretch, y @ stretch, "sqeuclidean"))
+    return y[column] - x
+
+
+class TestDisplaced:
+    @pytest.mark.parametrize("kind", ["low_rank", "directional"])
+    def test_shapes_and_seeds(self, kind):
+        x, y = displaced(kind=kind)
+        assert x.shape == y.shape == (128, 3)
+        np.testing.assert_array_equal(x, displaced(128, kind, seed=0)[0])
+        assert not np.array_equal(x, displaced(128, kind, seed=1)[0])
+        with pytest.raises(ValueError, match="positive whole number"):
+            displaced(0, kind)
+
+    def test_bad_kind_and_odd_count(self):
+        with pytest.raises(ValueError, match="one of low_rank, directional, got 'plane'"):
+            displaced(8, "plane")
+        with pytest.raises(ValueError, match="Try 8"):
+            displaced(7, "directional")
+        assert displaced(7)[0].shape == (7, 3)
+
+    def test_the_pile_slides_layer_by_layer(self):
+        x, y = displaced(500)
+        axes = np.stack([FIRST, SECOND, UP])
+        np.testing.assert_allclose(axes @ axes.T, np.eye(3), atol=1e-12)
+        for cloud in (x, y):
+            # One point in each of 500 layers.
+            layer = np.floor(500 * (cloud @ UP / 4 + 0.5))
+            np.testing.assert_array_equal(layer, np.arange(500))
+        angle = np.deg2rad(225) * (y @ UP) / 4
+        back = y - 2 * (np.outer(np.cos(angle), FIRST) + np.outer(np.sin(angle), SECOND))
+        for cloud in (x, back):
+            flat = cloud @ axes[:2].T
+            assert np.all(np.abs(flat) <= 1) and np.all(np.ptp(flat, axis=0) > 1.9)
+
+    def test_the_bars_cross(self):
+        x, y = displaced(1000, "directional")
+        for k, heading in enumerate(HEADINGS):
+            rows = slice(500 * k, 500 * (k + 1))
+            length = np.cross(UP, heading)
+            for cloud, ahead in ((x[rows], -1.5), (y[rows], 1.5)):
+                middles = [(heading, ahead, 1), (length, 0, 4), (UP, 1.75 - 3.5 * k, 1)]
+                for axis, middle, width in middles:
+                    along = cloud @ axis - middle
+                    assert np.all(np.abs(along) <= width / 2) and np.ptp(along) > 0.95 * width
+
+    def test_squared_euclidean_leaves_the_plane_and_a_plane_exists(self):
+        x, y = displaced()
+        assert least_energy(assigned(x, y, 1)) > 0.08
+        assert least_energy(assigned(x, y, 100)) < 0.005
+
+    def test_squared_euclidean_scatters_and_two_directions_exist(self):
+        x, y = displaced(kind="directional")
+        assert closeness(assigned(x, y, 1), HEADINGS) < 0.95
+        assert closeness(assigned(x, y, 100), HEADINGS) > 0.98

@@ -1,4 +1,4 @@
-"""Data with known answers: the toys of figure 1, and problems whose true map is known.
+"""Data with known answers: toys, and problems whose true map is known.
 
 The problems are imported on first use, so that the toys come without loading JAX.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mongefit.datasets.toys import moon, spiral, t_shape
+from mongefit.datasets.toys import displaced, moon, spiral, t_shape
 
 if TYPE_CHECKING:
     from mongefit.datasets.comparison import CostComparison as CostComparison
@@ -27,7 +27,7 @@ _HOMES = {
     "make_ground_truth": "ground_truth",
 }
 
-__all__ = ["moon", "spiral", "t_shape", *_HOMES]
+__all__ = ["displaced", "moon", "spiral", "t_shape", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
-"""The toy data sets of figure 1: paired clouds that the squared Euclidean cost matches wrongly."""
+"""Toy data sets that the squared Euclidean cost matches wrongly: those of figure 1, and motions."""
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,11 @@ Points = NDArray[np.float64]
 
 # The published experiments pass 180 to cos and sin, which take radians: a turn of 233.2°, not 180°.
 _TURN = 180.0
+
+Displacements = Literal["low_rank", "directional"]
+
+# A rotation: the third axis of the motions below, across which nothing moves, becomes (1, 2, 2)/3.
+_TILT = np.array([[2.0, -2.0, 1.0], [1.0, 2.0, 2.0], [-2.0, -1.0, 2.0]]) / 3
 
 
 def t_shape(n: int = 128, *, seed: int = 0) -> tuple[Points, Points]:
@@ -85,6 +92,76 @@ def spiral(n: int = 128, *, seed: int = 0) -> tuple[Points, Points]:
     direction = np.column_stack([np.cos(t), np.sin(t)])
     p = (t + np.pi)[:, None] * direction + 0.25 * rng.standard_normal((n, 2))
     return _turn(p), 0.8 * p
+
+
+def displaced(
+    n: int = 128, kind: Displacements = "low_rank", *, seed: int = 0
+) -> tuple[Points, Points]:
+    """Clouds in three dimensions with nothing paired, that move in a plane or in two directions.
+
+    Both are drawn in axes e₁, e₂, e₃ and tilted, so that e₃ = (1, 2, 2)/3; nothing moves along e₃.
+
+    - "low_rank": a pile, 2 × 2 wide and 4 high. The layer at height t slides by 2 in the direction
+      (cos, sin) of the angle (5π/16)·t, which turns by 225° from the bottom to the top.
+    - "directional": two bars, 4 long, 1 wide and 1 high, one 3.5 above the other. They cross: each
+      moves by 3 across its length, the upper one at +60° to e₁ and the lower one at −60°.
+
+    The squared Euclidean cost moves points from one height to another instead, because the way is
+    shorter.
+
+    Parameters
+    ----------
+    n
+        Number of points; for "directional" even, the upper bar first.
+    kind
+        "low_rank" or "directional".
+    seed
+        Seed of the random generator.
+
+    Returns
+    -------
+    x, y
+        Source and target points, [n, 3], drawn independently: row i of x does not belong to row i
+        of y.
+    """
+    if kind not in get_args(Displacements):
+        raise ValueError(f"kind must be one of {', '.join(get_args(Displacements))}, got {kind!r}.")
+    rng = np.random.default_rng(seed)
+    x, y = (_pile(n, rng) if kind == "low_rank" else _bars(n, rng) for _ in range(2))
+    if kind == "low_rank":
+        y += 2 * _heading(5 * np.pi / 16 * y[:, 2])
+    else:
+        move = 3 * _heading(np.pi / 3 * np.sign(y[:, 2]))
+        x, y = x - move / 2, y + move / 2
+    return x @ _TILT.T, y @ _TILT.T
+
+
+def _pile(n: int, rng: np.random.Generator) -> Points:
+    """Points spread evenly over the height of a pile."""
+    _check_count(n)
+    return np.column_stack([rng.uniform(-1.0, 1.0, (n, 2)), 4 * _spread(n, rng)])
+
+
+def _bars(n: int, rng: np.random.Generator) -> Points:
+    """Half of the points in each of two bars, spread evenly over their length."""
+    half = _half(n)
+    bars = []
+    for side in (1, -1):
+        across, up = rng.uniform(-0.5, 0.5, (2, half))
+        ahead, left = _heading(np.array([side * np.pi / 3, side * np.pi / 3 + np.pi / 2]))
+        flat = np.outer(across, ahead) + np.outer(4 * _spread(half, rng), left)
+        bars.append(flat + np.outer(up + 1.75 * side, [0.0, 0.0, 1.0]))
+    return np.concatenate(bars)
+
+
+def _spread(n: int, rng: np.random.Generator) -> Points:
+    """One number, uniform, in each of n equal parts of [−½, ½]."""
+    return (np.arange(n) + rng.uniform(size=n)) / n - 0.5
+
+
+def _heading(angle: Points) -> Points:
+    """Unit vectors at an angle to the first axis, in the plane of the first two."""
+    return np.column_stack([np.cos(angle), np.sin(angle), np.zeros_like(angle)])
 
 
 def _turn(points: Points) -> Points:
