@@ -21,7 +21,7 @@ demo: $(READY)
 	$(BIN)/mongefit demo --force
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

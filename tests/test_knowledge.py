@@ -120,6 +120,21 @@ class TestLosses:
         assert again.dual == SinkhornDual()
         assert again.transform(X).tobytes() == found.transform(X).tobytes()
 
+    def test_directions_start_where_points_move(self):
+        ways = np.array([[0.6, 0.8, 0.0], [0.0, -1.0, 0.0]])
+        moves = np.arange(1, N + 1)[:, None] * ways[np.arange(N) % 2]
+        started = Directional(2).initialised(moves, WEIGHT, 0)
+        nearest = np.max(ways @ np.asarray(started.unit_directions).T, axis=1)
+        np.testing.assert_allclose(nearest, 1, atol=1e-4)
+
+    @pytest.mark.parametrize("moves", [np.zeros((N, D)), np.ones((1, D))], ids=["none", "one"])
+    def test_more_directions_than_points_move_in(self, moves):
+        weight = np.full(len(moves), 1 / len(moves))
+        started = Directional(3).initialised(moves, weight, 0)
+        directions = np.asarray(started.unit_directions)
+        np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, rtol=1e-6)
+        assert len(np.unique(directions, axis=0)) == 3
+
     def test_any_function_of_the_context_is_a_loss(self, tmp_path):
         def spread(context):
             return jnp.mean((context.forward - context.y) ** 2) + jnp.mean(context.reverse**2)

@@ -161,8 +161,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
 
         A fit that fails before this leaves an unfitted estimator, or the last fit.
         """
-        x, y, a, b = clouds.x, clouds.y, clouds.a, clouds.b
-        fitted, dual, used = _final_map(cost, x, y, a, b, epsilon, clouds.units)
+        fitted, dual, used = solved_map(clouds, cost, epsilon)
         history = {} if history is None else history
         n_iter = max(len(history["step"]) - 1, 0) if history else 0
         diagnostics = _diagnose(fitted, dual, epsilon, used, history)
@@ -174,7 +173,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         self.map_ = fitted
         self.units_ = clouds.units
         self.history_ = history
-        self.data_sha256_ = _hash(clouds.source, clouds.target, a, b, *known)
+        self.data_sha256_ = _hash(clouds.source, clouds.target, clouds.a, clouds.b, *known)
         self.n_iter_ = n_iter
         self.diagnostics_ = diagnostics
         if complaint:
@@ -329,14 +328,17 @@ _plan = eqx.filter_jit(EntropicMap.plan)
 _cost_matrix = eqx.filter_jit(Cost.matrix)
 
 
-def _final_map(cost, x, y, a, b, epsilon, units) -> tuple[EntropicMap, DualSolution, float]:
+def solved_map(
+    clouds: Clouds, cost: Cost, epsilon: float
+) -> tuple[EntropicMap, DualSolution, float]:
     """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
-    used = max(epsilon, float(jnp.finfo(x.dtype).eps))
+    dtype = clouds.x.dtype
+    used = max(epsilon, float(jnp.finfo(dtype).eps))
     while True:
         entropic_map, dual = _build_map(
-            cost, x, y, epsilon=jnp.asarray(used, x.dtype), a=a, b=b, units=units,
-            differentiate="implicit",
+            cost, clouds.x, clouds.y, epsilon=jnp.asarray(used, dtype), a=clouds.a, b=clouds.b,
+            units=clouds.units, differentiate="implicit",
         )  # fmt: skip
         if dual.converged or used >= 1:
             return entropic_map, dual, used

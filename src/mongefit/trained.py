@@ -8,14 +8,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from numpy.typing import NDArray
 
 from mongefit.costs import Cost
 from mongefit.duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
 from mongefit.errors import DataError, OptionError, did_you_mean
-from mongefit.fitted import Clouds, EntropicEstimator, collected_warnings
+from mongefit.fitted import Clouds, EntropicEstimator, collected_warnings, solved_map
 from mongefit.losses import (
     CostTerm,
     LearnedMapLoss,
@@ -93,11 +92,15 @@ class TrainedEstimator(EntropicEstimator):
     ) -> tuple[Model, dict[str, np.ndarray]]:
         """Train a cost; without steps it comes back as it is."""
         dtype = clouds.x.dtype
-        seed = jr.key(check_seed(self.random_state))
-        terms = [
-            _ready(each.term, known, clouds.dim, jr.fold_in(seed, 100 + k))
-            for k, each in enumerate([*losses, *penalties])
-        ]
+        terms = [each.term for each in [*losses, *penalties]]
+        _check_requirements(terms, known)
+        if any(isinstance(term, LearnedMapLoss) for term in terms):
+            moves, weight = _first_displacements(clouds, cost, epsilon[0])
+            seed = check_seed(self.random_state)
+            terms = [
+                term.initialised(moves, weight, seed) if isinstance(term, LearnedMapLoss) else term
+                for term in terms
+            ]
         model = cast(Model(cost, tuple(terms)), dtype)
         max_iter = int(self.max_iter)
         if max_iter == 0:
@@ -143,16 +146,27 @@ def check_terms(terms: Any, name: str) -> list[Weighted]:
     return checked
 
 
-def _ready(term: Any, known: Knowledge, dim: int, key: PRNGKeyArray) -> Any:
-    """The term with its own arrays drawn; refused when what it needs was not given."""
-    requires = term.requires if isinstance(term, MapLoss | CostTerm) else None
+def _check_requirements(terms: Sequence[Any], known: Knowledge) -> None:
+    """Refuse terms that need what was not given."""
     given = {"pairs": known.pairs, "groups": known.groups}
-    if requires is not None and given[requires] is None:
-        raise DataError(
-            f"{type(term).__name__}() needs {requires}: give fit(X, Y, {requires}=…), or leave it "
-            "out."
-        )
-    return term.initialised(dim, key) if isinstance(term, LearnedMapLoss) else term
+    for term in terms:
+        requires = term.requires if isinstance(term, MapLoss | CostTerm) else None
+        if requires is not None and given[requires] is None:
+            raise DataError(
+                f"{type(term).__name__}() needs {requires}: give fit(X, Y, {requires}=…), or leave "
+                "it out."
+            )
+
+
+def _first_displacements(
+    clouds: Clouds, cost: Cost, epsilon: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean displacements of the source points under the plan of a cost, and their weights."""
+    entropic_map, _, _ = solved_map(clouds, cost, epsilon)
+    coupling = np.asarray(entropic_map.plan(), np.float64)
+    mass = coupling.sum(axis=1)
+    mean = coupling @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
+    return mean - np.asarray(clouds.x), mass
 
 
 def cast(tree, dtype):

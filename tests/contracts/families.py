@@ -88,7 +88,7 @@ LOSSES = {
     "paired": lambda dim: Paired(),
     "groups": lambda dim: Groups(),
     "low rank": lambda dim: LowRank(1),
-    "directional": lambda dim: Directional(2).initialised(dim, jr.key(3)),
+    "directional": lambda dim: Directional(2, directions=jr.normal(jr.key(3), (2, dim))),
     "target fit": lambda dim: TargetFit(),
     "correct mass": lambda dim: CorrectMass(),
     "wrong mass": lambda dim: WrongMass(),

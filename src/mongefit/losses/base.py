@@ -9,7 +9,7 @@ from typing import Literal
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from mongefit.costs import Cost
 
@@ -199,8 +199,13 @@ class LearnedMapLoss(MapLoss):
     """A loss with arrays of its own, which training changes along with the cost."""
 
     @abc.abstractmethod
-    def initialised(self, dim: int, key: PRNGKeyArray) -> LearnedMapLoss:
-        """The loss with its arrays drawn for ``dim`` dimensions."""
+    def initialised(
+        self, displacement: Float[np.ndarray, "n d"], weight: Float[np.ndarray, " n"], seed: int
+    ) -> LearnedMapLoss:
+        """The loss with its arrays chosen.
+
+        ``displacement`` and ``weight`` are those of the source points before training.
+        """
 
 
 class CostTerm(Term):

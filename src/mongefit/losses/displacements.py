@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
+import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from mongefit._numerics import double_precision, safe_norm
 from mongefit.errors import OptionError
@@ -67,7 +70,9 @@ class Directional(LearnedMapLoss):
     temperature
         τ.
     directions
-        Where to start, [k, d]; drawn at random by default.
+        Where to start, [k, d]; by default the centres of k clusters of the directions in which
+        the points move before training. From random directions training can end with two that
+        lie opposite each other.
     """
 
     k: int = eqx.field(static=True)
@@ -84,12 +89,24 @@ class Directional(LearnedMapLoss):
         if not self.temperature > 0:
             raise OptionError(f"Directional needs a temperature > 0, got {self.temperature}.")
 
-    def initialised(self, dim, key):
+    def initialised(self, displacement, weight, seed):
         if self.directions is not None:
             return self
-        drawn = jr.normal(key, (self.k, dim))
+        unit = np.asarray(_unit(jnp.asarray(displacement)))
+        # Every point at least once where there are fewer of them than clusters.
+        rows = np.arange(max(len(unit), self.k)) % len(unit)
+        clusters = KMeans(self.k, n_init=10, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer directions than clusters
+            clusters.fit(unit[rows], sample_weight=np.asarray(weight)[rows])
+        centres = clusters.cluster_centers_
+        # Centres that coincide would stay together for ever.
+        jitter = 1e-3 * np.random.default_rng(seed).standard_normal(centres.shape)
         return eqx.tree_at(
-            lambda loss: loss.directions, self, drawn, is_leaf=lambda node: node is None
+            lambda loss: loss.directions,
+            self,
+            jnp.asarray(centres + jitter),
+            is_leaf=lambda node: node is None,
         )
 
     @property
