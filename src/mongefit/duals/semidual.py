@@ -87,11 +87,13 @@ class Point(eqx.Module):
 
 def evaluate(C, a, b, eps, g) -> Point:
     logits = safe_log(b) + (g - C) / eps
-    log_total = logsumexp(logits, axis=1, keepdims=True)
-    # Not exp(logits − log_total): at large |logits| its rows would sum to 1 + 1e-9, and the Hessian
+    peak = jax.lax.stop_gradient(jnp.max(logits, axis=1, keepdims=True))
+    weight = jnp.exp(logits - peak)
+    total = jnp.sum(weight, axis=1, keepdims=True)
+    # Not exp(logits − log total): at large |logits| its rows would sum to 1 + 1e-9, and the Hessian
     # of the semi-dual would not be semidefinite.
-    conditional = jax.nn.softmax(logits, axis=1)
-    f = -eps * log_total[:, 0]
+    conditional = weight / total
+    f = -eps * (peak + jnp.log(total))[:, 0]
     column = a @ conditional
     return Point(
         g=g,
@@ -105,6 +107,8 @@ def evaluate(C, a, b, eps, g) -> Point:
 
 def hessian_inverse(a, eps, conditional, column):
     r"""The map (r, damping) ↦ (−∇²F + damping · diag(c)/eps)⁺ r, with c = colsum(P).
+
+    It is differentiable in r alone.
 
     −∇²F = (diag(c) − P̃ᵀ diag(a) P̃)/eps. Scaled by c^(−1/2) on both sides it is I − KᵀK with the
     singular values of K in [0, 1]. Each connected component of the plan contributes one null
@@ -125,11 +129,17 @@ def hessian_inverse(a, eps, conditional, column):
         factor = jnp.linalg.cholesky(matrix + shift * identity)
         # Should it fail all the same, the identity makes a short safe step of the rest.
         factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, identity)
-        scaled = inverse_root * right
-        solution = jax.scipy.linalg.cho_solve((factor, True), scaled)
-        for _ in range(2):
-            rest = scaled - matrix @ solution
-            solution = solution + jax.scipy.linalg.cho_solve((factor, True), rest)
+
+        def refined(multiply, scaled):
+            def refine(_, solution):
+                rest = scaled - multiply(solution)
+                return solution + jax.scipy.linalg.cho_solve((factor, True), rest)
+
+            return jax.lax.fori_loop(0, 3, refine, jnp.zeros_like(scaled))
+
+        solution = jax.lax.custom_linear_solve(
+            lambda vector: matrix @ vector, inverse_root * right, refined, symmetric=True
+        )
         return eps * inverse_root * solution
 
     return solve

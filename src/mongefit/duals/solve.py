@@ -25,13 +25,16 @@ from mongefit.duals.solvers import DualSolver, NewtonDual, SymmetricDual, sinkho
 Differentiation = Literal["implicit", "unrolled", "none"]
 
 
-def _implicit_potential(C, a, b, eps, g):
+def _implicit_potential(C, a, b, eps, g, tol):
     """One Newton step from the solution g: its value is g, its derivative the implicit one."""
-    at = jax.lax.stop_gradient((C, a, b, eps, g))
-    point = evaluate(*at)
-    solve = hessian_inverse(at[1], at[3], point.conditional, point.column)
-    residual = b - evaluate(C, a, b, eps, at[4]).column
-    return at[4] + solve(residual, 0.0)
+    a_fixed, eps_fixed, g = jax.lax.stop_gradient((a, eps, g))
+    point = evaluate(C, a, b, eps, g)
+    fixed = jax.lax.stop_gradient(point)
+    solve = hessian_inverse(a_fixed, eps_fixed, fixed.conditional, fixed.column)
+    polished = g + solve(b - point.column, 0.0)
+    # A solution far from converged could be thrown anywhere by an undamped step.
+    close = (fixed.error <= 1e3 * tol) & jnp.all(jnp.isfinite(polished))
+    return jnp.where(close, polished, g)
 
 
 def _unrolled_potential(C, a, b, eps, g, n_iter):
@@ -84,10 +87,7 @@ def solve_dual(
     g, _, iterations, status = solver.climb(*fixed, jax.lax.stop_gradient(g_init), tol)
     g = jax.lax.stop_gradient(g)
     if differentiate == "implicit":
-        polished = _implicit_potential(C, a, b, eps, g)
-        # A solution far from converged could be thrown anywhere by an undamped step.
-        close = evaluate(*fixed, g).error <= 1e3 * tol
-        g = jnp.where(close & jnp.all(jnp.isfinite(polished)), polished, g)
+        g = _implicit_potential(C, a, b, eps, g, tol)
     elif differentiate == "unrolled":
         g = _unrolled_potential(C, a, b, eps, g, unrolled_iter)
     else:

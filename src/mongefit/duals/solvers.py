@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from mongefit._numerics import Status
 from mongefit.duals.semidual import Matrix, Point, evaluate, hessian_inverse, soft_minimum
@@ -34,68 +36,131 @@ class DualSolver(eqx.Module):
         """
 
 
+class _Stage(NamedTuple):
+    """One way of climbing, tried until it stalls."""
+
+    newton: bool
+    cold: bool
+    max_iter: int
+    patience: int
+
+
 class _Climb(eqx.Module):
-    """State of a climb through falling temperatures."""
+    """State of a climb: where it is, how it will step next, and the best so far at eps."""
 
     point: Point
-    eps: Float[Array, ""]
+    eps: Float[Array, ""]  # temperature of the point
+    known: Bool[Array, ""]  # whether the point has been evaluated at this temperature
+    damping: Float[Array, ""]
+    sinkhorn: Bool[Array, ""]  # whether the next step is one of Sinkhorn's
     best_g: Float[Array, " m"]
     best_error: Float[Array, ""]
-    since_best: Int[Array, ""]
     iteration: Int[Array, ""]
-    damping: Float[Array, ""]
+    status: Int[Array, ""]
+    stage: Int[Array, ""]
+    stage_error: Float[Array, ""]  # the best of this stage
+    stage_iteration: Int[Array, ""]
+    since_best: Int[Array, ""]
 
 
-def _anneal(C, a, b, eps, first_eps, g, advance, *, tol, patience, max_iter) -> _Climb:
-    """Climb at a temperature until it is roughly solved, halve it, and at eps go on to ``tol``.
+def _climb_stages(C, a, b, eps, g_init, tol, stages: Sequence[_Stage]):
+    """Climb by one stage after the other until the error is within ``tol``; returns as `climb`.
 
-    ``advance(point, temperature, damping)`` takes one step of the method and says what damping to
-    begin the next with. The best potentials at eps are kept; the climb ends when they have not
-    improved for ``patience`` steps.
+    A warm stage starts at eps from the best potentials so far, a cold one at the temperature
+    mean(C), at which any start converges quickly. A temperature that is roughly solved is halved;
+    at eps a stage goes on until its best error has not improved for ``patience`` steps.
+
+    Everything is one loop that proposes potentials, evaluates them and takes them or not: loops
+    within loops would hold the same code several times, and a first fit waits for its compilation.
     """
     stage_tol = 1e-3
+    newton, cold, max_iter, patience = map(jnp.asarray, zip(*stages, strict=True))
+    hottest = jnp.maximum(eps, a @ jnp.abs(C) @ b)
+    zero, infinite = jnp.asarray(0), jnp.asarray(jnp.inf, C.dtype)
 
     def unfinished(climb: _Climb):
-        return (
-            (climb.best_error > tol)
-            & (climb.iteration < max_iter)
-            & (climb.since_best < patience)
-            & jnp.isfinite(climb.point.error)
-        )
+        return (climb.best_error > tol) & (climb.stage < len(stages))
+
+    def newton_potentials(climb: _Climb, temperature):
+        point = climb.point
+        gradient = b - point.column
+        solve = hessian_inverse(a, temperature, point.conditional, point.column)
+        direction = solve(gradient, climb.damping)
+        return point.g + direction, gradient @ direction
+
+    def sinkhorn_potentials(climb: _Climb, temperature):
+        return sinkhorn_step(b, temperature, climb.point), jnp.zeros_like(infinite)
 
     def iterate(climb: _Climb):
-        lower = (climb.point.error <= stage_tol) & (climb.eps > eps)
+        point, damping, stage = climb.point, climb.damping, climb.stage
+        lower = climb.known & (point.error <= stage_tol) & (climb.eps > eps)
         temperature = jnp.where(lower, jnp.maximum(0.5 * climb.eps, eps), climb.eps)
-        point = jax.lax.cond(
-            lower, lambda: evaluate(C, a, b, temperature, climb.point.g), lambda: climb.point
-        )
-        point, damping = advance(point, temperature, climb.damping)
-        last = temperature <= eps
-        better = last & (point.error < climb.best_error)
-        return _Climb(
+        steps = climb.known & ~lower
+        by_newton = newton[stage] & ~climb.sinkhorn & steps
+        if any(stage.newton for stage in stages):
+            g, slope = jax.lax.cond(
+                by_newton, newton_potentials, sinkhorn_potentials, climb, temperature
+            )
+        else:
+            g, slope = sinkhorn_potentials(climb, temperature)
+        trial = evaluate(C, a, b, temperature, jnp.where(steps, g, point.g))
+
+        slack = 8 * jnp.finfo(C.dtype).eps * point.size
+        climbs = (slope >= 0) & (trial.value >= point.value + 0.1 * slope - slack)
+        accepted = ~by_newton | climbs | (trial.error < 0.5 * point.error)
+        point = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), trial, point)
+        easier = jnp.where(damping > 1e-5, 0.01 * damping, 0.0)
+        harder = jnp.maximum(10 * damping, 1e-6)
+        at_eps = temperature <= eps
+        error = jnp.where(accepted & at_eps, point.error, jnp.inf)
+        stepped = jnp.where(accepted & steps, 1, 0)
+        stalled = at_eps & ~(error < climb.stage_error)
+        taken = _Climb(
             point=point,
             eps=temperature,
-            best_g=jnp.where(better, point.g, climb.best_g),
-            best_error=jnp.where(better, point.error, climb.best_error),
-            since_best=jnp.where(better | ~last, 0, climb.since_best + 1),
-            iteration=climb.iteration + 1,
-            damping=damping,
+            known=jnp.asarray(True),
+            damping=jnp.where(by_newton, jnp.where(accepted, easier, harder), damping),
+            # After a damped step, for it climbs where Newton is slow; and where all damping failed.
+            sinkhorn=by_newton & jnp.where(accepted, damping > 0, damping >= 1),
+            best_g=jnp.where(error < climb.best_error, point.g, climb.best_g),
+            best_error=jnp.minimum(error, climb.best_error),
+            iteration=climb.iteration + stepped,
+            status=climb.status,
+            stage=stage,
+            stage_error=jnp.minimum(error, climb.stage_error),
+            stage_iteration=climb.stage_iteration + stepped,
+            since_best=jnp.where(stalled, climb.since_best + stepped, 0),
+        )
+        exhausted = taken.stage_iteration >= max_iter[stage]
+        over = exhausted | (taken.since_best >= patience[stage]) | ~jnp.isfinite(point.error)
+        status = jnp.where(exhausted, Status.MAX_ITER, Status.STALLED)
+        following = begin(stage + 1, point, taken.best_g, taken.best_error, taken.iteration, status)
+        return jax.tree.map(lambda new, old: jnp.where(over, new, old), following, taken)
+
+    def begin(stage, point, best_g, best_error, iteration, status) -> _Climb:
+        starts_cold = cold[stage]  # an index past the last stage is held in range, and not used
+        g = jnp.where(starts_cold, 0.0, best_g)
+        return _Climb(
+            point=eqx.tree_at(lambda point: point.g, point, g),
+            eps=jnp.where(starts_cold, hottest, eps),
+            known=jnp.asarray(False),
+            damping=jnp.zeros_like(infinite),
+            sinkhorn=jnp.asarray(False),
+            best_g=best_g,
+            best_error=best_error,
+            iteration=iteration,
+            status=status,
+            stage=stage,
+            stage_error=infinite,
+            stage_iteration=zero,
+            since_best=zero,
         )
 
-    point = evaluate(C, a, b, first_eps, g)
-    best_error = jnp.where(first_eps <= eps, point.error, jnp.inf).astype(C.dtype)
-    zero = jnp.asarray(0)
-    start = _Climb(point, first_eps, g, best_error, zero, zero, jnp.zeros_like(best_error))
-    return jax.lax.while_loop(unfinished, iterate, start)
-
-
-def _first_temperature(C, a, b, eps):
-    """Where annealing starts: mean(C), at which any start converges quickly."""
-    return jnp.maximum(eps, a @ jnp.abs(C) @ b)
-
-
-def _stop_status(climb: _Climb, max_iter: int):
-    return jnp.where(climb.iteration >= max_iter, Status.MAX_ITER, Status.STALLED)
+    g = jnp.zeros_like(b) if g_init is None else g_init
+    nowhere = Point(g, jnp.zeros_like(C), jnp.zeros_like(b), infinite, infinite, infinite)
+    start = begin(zero, nowhere, g, infinite, zero, jnp.asarray(Status.STALLED))
+    climb = jax.lax.while_loop(unfinished, iterate, start)
+    return climb.best_g, climb.best_error, climb.iteration, climb.status
 
 
 def sinkhorn_step(b, eps, point: Point) -> Float[Array, " m"]:
@@ -120,26 +185,20 @@ class SinkhornDual(DualSolver):
     max_iter: int = eqx.field(static=True, default=20_000)
 
     def climb(self, C, a, b, eps, g_init, tol):
-        def advance(point, temperature, damping):
-            return evaluate(C, a, b, temperature, sinkhorn_step(b, temperature, point)), damping
-
-        first_eps = _first_temperature(C, a, b, eps) if g_init is None else eps
-        climb = _anneal(
-            C, a, b, eps, first_eps, jnp.zeros_like(b) if g_init is None else g_init, advance,
-            tol=tol, patience=self.max_iter, max_iter=self.max_iter,
-        )  # fmt: skip
-        return climb.best_g, climb.best_error, climb.iteration, _stop_status(climb, self.max_iter)
+        stage = _Stage(False, g_init is None, self.max_iter, patience=self.max_iter)
+        return _climb_stages(C, a, b, eps, g_init, tol, [stage])
 
 
 class NewtonDual(DualSolver):
-    """Damped Newton on the semi-dual: 1–2 iterations when warm, annealed when cold.
+    """Damped Newton on the semi-dual: 1–3 iterations when warm, annealed when cold.
 
     A warm start is tried at eps itself; when it does not converge, and for every cold start, eps
     is halved step by step from mean(C). A Newton step that does not climb is damped in the manner
     of Levenberg and Marquardt: parts of the plan that hardly exchange mass make the Hessian nearly
-    singular, and only those directions need shorter steps. A step that cannot be mended so, or
-    whose factorisation fails, is replaced by a Sinkhorn step, which always climbs. When Newton
-    ends above tolerance, Sinkhorn takes over from its best point.
+    singular, and only those directions need shorter steps. A damped step is followed by one of
+    Sinkhorn's, which always climbs, and a step that cannot be mended so, or whose factorisation
+    fails, is replaced by it. When Newton ends above tolerance, Sinkhorn takes over from its best
+    point.
 
     Parameters
     ----------
@@ -156,78 +215,13 @@ class NewtonDual(DualSolver):
     fallback_iter: int = eqx.field(static=True, default=5_000)
 
     def climb(self, C, a, b, eps, g_init, tol):
-        def advance(point, temperature, damping):
-            gradient = b - point.column
-            solve = hessian_inverse(a, temperature, point.conditional, point.column)
-            slack = 8 * jnp.finfo(C.dtype).eps * point.size
-
-            def attempt(damping):
-                direction = solve(gradient, damping)
-                slope = gradient @ direction
-                trial = evaluate(C, a, b, temperature, point.g + direction)
-                climbs = (slope >= 0) & (trial.value >= point.value + 0.1 * slope - slack)
-                return damping, trial, climbs | (trial.error < 0.5 * point.error)
-
-            def searching(search):
-                damping, _, accepted = search
-                return ~accepted & (damping < 1)
-
-            def harder(search):
-                return attempt(jnp.maximum(10 * search[0], 1e-6))
-
-            first = jnp.where(damping > 1e-5, 0.01 * damping, 0.0)
-            damping, newton, accepted = jax.lax.while_loop(searching, harder, attempt(first))
-
-            def better_of_both():
-                sinkhorn = evaluate(C, a, b, temperature, sinkhorn_step(b, temperature, point))
-                pick = accepted & (newton.value >= sinkhorn.value)
-                return jax.tree.map(lambda x, y: jnp.where(pick, x, y), newton, sinkhorn)
-
-            next_point = jax.lax.cond(accepted & (damping == 0), lambda: newton, better_of_both)
-            return next_point, damping
-
-        # Attempt 0 starts warm at eps, attempt 1 cold at mean(C); one loop, so one compiled body.
-        def unsolved(carry):
-            attempt, _, error, _, _ = carry
-            return (error > tol) & (attempt < 2)
-
-        def run(carry):
-            attempt, best_g, best_error, iterations, _ = carry
-            cold = attempt > 0
-            climb = _anneal(
-                C, a, b, eps,
-                jnp.where(cold, _first_temperature(C, a, b, eps), eps),
-                jnp.where(cold, 0.0, best_g),
-                advance, tol=tol, patience=12, max_iter=self.max_iter,
-            )  # fmt: skip
-            better = climb.best_error < best_error
-            return (
-                attempt + 1,
-                jnp.where(better, climb.best_g, best_g),
-                jnp.where(better, climb.best_error, best_error),
-                iterations + climb.iteration,
-                _stop_status(climb, self.max_iter),
-            )
-
-        start = (
-            jnp.asarray(1 if g_init is None else 0),
-            jnp.zeros_like(b) if g_init is None else g_init,
-            jnp.asarray(jnp.inf, C.dtype),
-            jnp.asarray(0),
-            jnp.asarray(Status.STALLED),
-        )
-        _, g, error, iterations, status = jax.lax.while_loop(unsolved, run, start)
-
-        fallback = SinkhornDual(max_iter=self.fallback_iter)
-        done_tol = jnp.where(error > tol, tol, jnp.inf)
-        sink_g, sink_error, extra, sink_status = fallback.climb(C, a, b, eps, g, done_tol)
-        better = sink_error < error
-        return (
-            jnp.where(better, sink_g, g),
-            jnp.where(better, sink_error, error),
-            iterations + extra,
-            jnp.where(error > tol, sink_status, status),
-        )
+        stages = [
+            _Stage(True, False, self.max_iter, patience=12),
+            _Stage(True, True, self.max_iter, patience=12),
+            _Stage(False, False, self.fallback_iter, patience=self.fallback_iter),
+        ]
+        first = 1 if g_init is None else 0
+        return _climb_stages(C, a, b, eps, g_init, tol, stages[first:])
 
 
 class SymmetricDual(DualSolver):
