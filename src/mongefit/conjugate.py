@@ -79,54 +79,40 @@ class NewtonInverse(InverseGradientSolver):
     tol
         Tolerance on the relative residual; None takes 1e-10 in float64 and 1e-5 in float32.
     max_iter
-        Largest number of Newton steps.
+        Largest number of steps tried, those that were too long counted in.
     """
 
     tol: float | None = None
-    max_iter: int = eqx.field(static=True, default=100)
+    max_iter: int = eqx.field(static=True, default=200)
 
     def solve(self, h, p, z_init, tol):
         scale = 1 + safe_norm(p)
 
-        def residual(z):
-            r = h.gradient(z) - p
-            return r, safe_norm(r) / scale
-
         def unfinished(carry):
-            _, _, size, iteration, moved = carry
-            return jnp.any((size > tol) & moved) & (iteration < self.max_iter)
+            _, _, size, t, iteration = carry
+            return jnp.any((size > tol) & (t > 1e-9)) & (iteration <= self.max_iter)
 
+        # One loop that tries a step and takes it or halves it, point by point: its body is all
+        # there is to compile. The first round only evaluates the start, for its r is zero.
         def iterate(carry):
-            z, r, size, iteration, moved = carry
-            direction = -_cholesky_solve(h.hessian(z), r)
-            active = (size > tol) & moved
+            z, r, size, t, iteration = carry
+            trial = z - t[:, None] * _cholesky_solve(h.hessian(z), r)
+            trial_r = h.gradient(trial) - p
+            trial_size = safe_norm(trial_r) / scale
+            good = (size > tol) & (trial_size <= (1 - 1e-4 * t) * size)
+            pick = good[:, None]
+            return (
+                jnp.where(pick, trial, z),
+                jnp.where(pick, trial_r, r),
+                jnp.where(good, trial_size, size),
+                jnp.where(good, 1.0, 0.5 * t),
+                iteration + 1,
+            )
 
-            def searching(search):
-                t, *_, accepted = search
-                return jnp.any(~accepted) & (jnp.min(jnp.where(accepted, 1.0, t)) > 1e-9)
-
-            def attempt(search):
-                t, best_z, best_r, best_size, accepted = search
-                trial = z + t[:, None] * direction
-                trial_r, trial_size = residual(trial)
-                good = ~accepted & (trial_size <= (1 - 1e-4 * t) * size)
-                pick = good[:, None]
-                return (
-                    jnp.where(accepted | good, t, 0.5 * t),
-                    jnp.where(pick, trial, best_z),
-                    jnp.where(pick, trial_r, best_r),
-                    jnp.where(good, trial_size, best_size),
-                    accepted | good,
-                )
-
-            start = (jnp.ones_like(size), z, r, size, ~active)
-            _, z, r, new_size, accepted = jax.lax.while_loop(searching, attempt, start)
-            return z, r, new_size, iteration + 1, active & accepted
-
-        r, size = residual(z_init)
-        carry = (z_init, r, size, jnp.asarray(0), jnp.ones_like(size, dtype=bool))
-        z, _, _, iteration, _ = jax.lax.while_loop(unfinished, iterate, carry)
-        return z, iteration
+        unknown = jnp.full_like(scale, jnp.inf)
+        carry = (z_init, jnp.zeros_like(p), unknown, jnp.ones_like(scale), jnp.asarray(0))
+        z, _, _, _, iteration = jax.lax.while_loop(unfinished, iterate, carry)
+        return z, iteration - 1
 
 
 class LBFGSInverse(InverseGradientSolver):
@@ -192,9 +178,10 @@ def inverse_gradient(
         h_fixed, p_fixed, start = jax.lax.stop_gradient((h, p, start))
         found, iterations = solver.solve(h_fixed, p_fixed, start, tol)
         found = jax.lax.stop_gradient(found)
-        z = found - _cholesky_solve(h_fixed.hessian(found), h.gradient(found) - p)
+        rest = h.gradient(found) - p
+        z = found - _cholesky_solve(h_fixed.hessian(found), rest)
         # The last step polishes a good solution; a bad one it could throw anywhere.
-        close = _relative_residual(h_fixed, found, p_fixed) <= 1e3 * tol
+        close = safe_norm(jax.lax.stop_gradient(rest)) <= 1e3 * tol * (1 + safe_norm(p_fixed))
         z = jnp.where(close[:, None], z, found)
     residual = _relative_residual(*jax.lax.stop_gradient((h, z, p)))
     return InverseGradient(z, residual, residual <= tol, iterations)
