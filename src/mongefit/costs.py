@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Float
 
 from mongefit.convex import ConvexFunction
@@ -77,10 +78,16 @@ def _rows_per_block(n: int, m: int) -> int:
 
 def _map_rows(function, rows: int, *arrays):
     """Apply a function to every row, several at a time; recomputed in the reverse pass."""
-    if rows >= len(arrays[0]):
+    n = len(arrays[0])
+    if rows >= n:
         return jax.vmap(function)(*arrays)
-    checkpointed = jax.checkpoint(lambda row: function(*row))
-    return jax.lax.map(checkpointed, arrays, batch_size=rows)
+    blocks = -(-n // rows)
+    rows = -(-n // blocks)
+    # Filled up with the last row: a smaller last block would be compiled for itself.
+    order = np.minimum(np.arange(blocks * rows), n - 1).reshape(blocks, rows)
+    block = jax.checkpoint(lambda part: jax.vmap(function)(*part))
+    found = jax.lax.map(block, jax.tree.map(lambda leaf: leaf[order], arrays))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:n], found)
 
 
 def pairwise_value_and_gradient(
