@@ -118,12 +118,17 @@ class WarmStart(eqx.Module):
 class State(eqx.Module):
     """What the next step needs.
 
+    The parameters of a model are one vector: a step treats all of them alike, and a program with
+    one operation for all compiles faster than one with an operation for each array.
+
     Attributes
     ----------
-    model
-        Current cost and terms.
+    start
+        The model before the first step.
+    parameters
+        Current parameters, put into the start by `model`.
     good
-        The last model at which everything could be solved and differentiated.
+        The last parameters at which everything could be solved and differentiated.
     optimiser
         State of the optimiser.
     warm
@@ -131,22 +136,28 @@ class State(eqx.Module):
     step
         Number of the next step.
     best, best_objective
-        The best of the good models in the last tenth of the run, where epsilon is near its end.
+        The best of the good parameters in the last tenth of the run, where epsilon is near its end.
     failures
         Steps in a row that were not applied.
     epsilon_floor
         Below this epsilon is not lowered for now.
     """
 
-    model: Model
-    good: Model
+    start: Model
+    parameters: Float[Array, " p"]
+    good: Float[Array, " p"]
     optimiser: optax.OptState
     warm: WarmStart
-    best: Model
+    best: Float[Array, " p"]
     best_objective: Float[Array, ""]
     step: Int[Array, ""]
     failures: Int[Array, ""]
     epsilon_floor: Float[Array, ""]
+
+    @property
+    def model(self) -> Model:
+        """The current model."""
+        return _with_parameters(self.start, self.parameters)
 
 
 class Info(eqx.Module):
@@ -177,6 +188,37 @@ def trainable(model: Model) -> Model:
     return Model(cost, tuple(mark(term, isinstance(term, LearnedMapLoss)) for term in model.terms))
 
 
+def _flatten(tree: Model) -> Float[Array, " p"]:
+    """All arrays of a tree, one after the other."""
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def _unflatten(vector: Float[Array, " p"], like: Model) -> Model:
+    """The inverse of `_flatten`, with the structure and shapes of ``like``."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    parts = jnp.split(vector, ends[:-1])
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
+
+
+def _with_parameters(start: Model, vector: Float[Array, " p"]) -> Model:
+    parameters, fixed = eqx.partition(start, trainable(start))
+    return eqx.combine(_unflatten(vector, parameters), fixed)
+
+
+def _of_flows(parameters: Model) -> Bool[np.ndarray, " p"]:
+    """Which parameters belong to the flows."""
+    flags = jax.tree.map(lambda leaf: np.zeros(leaf.size, bool), parameters)
+    flags = eqx.tree_at(
+        lambda model: (model.cost.phi_mu, model.cost._phi_nu),
+        flags,
+        replace_fn=lambda flow: jax.tree.map(np.ones_like, flow),
+        is_leaf=lambda node: node is None,
+    )
+    return np.concatenate(jax.tree.leaves(flags))
+
+
 def _needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | Array, " k"]:
     """Rows at which some term looks at the map in one direction."""
     forward = direction == "forward"
@@ -201,12 +243,14 @@ def initial_state(problem: Problem, model: Model) -> State:
     n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
     # NaN is no guess: the first step starts cold.
     gradient = jnp.full((n, m, dim), jnp.nan, dtype) if model.cost.h.solves else None
+    parameters = _flatten(eqx.filter(model, trainable(model)))
     return State(
-        model=model,
-        good=model,
-        optimiser=problem.optimiser.init(eqx.filter(model, trainable(model))),
+        start=model,
+        parameters=parameters,
+        good=parameters,
+        optimiser=problem.optimiser.init(parameters),
         warm=WarmStart(jnp.zeros_like(problem.b), jnp.zeros((mapped, dim), dtype), gradient),
-        best=model,
+        best=parameters,
         best_objective=jnp.asarray(jnp.inf, dtype),
         step=jnp.asarray(0),
         failures=jnp.asarray(0),
@@ -306,53 +350,39 @@ def _select(condition, when_true, when_false):
     )
 
 
-def _scale(tree, factor):
-    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, tree)
-
-
 def step(problem: Problem, state: State) -> tuple[State, Info]:
     """One step of training."""
     progress = state.step / jnp.maximum(problem.max_iter, 1)
     epsilon = jnp.maximum(problem.epsilon(progress), state.epsilon_floor).astype(problem.x.dtype)
-    parameters, fixed = eqx.partition(state.model, trainable(state.model))
+    at = state.parameters
+    parameters, fixed = eqx.partition(state.model, trainable(state.start))
 
     def loss_fn(parameters):
         return objective(problem, eqx.combine(parameters, fixed), epsilon, state.warm)
 
-    (total, (values, solves)), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parameters)
-    norm = optax.tree.norm(gradient)
+    (total, (values, solves)), slopes = jax.value_and_grad(loss_fn, has_aux=True)(parameters)
+    gradient = _flatten(slopes)
+    norm = jnp.linalg.norm(gradient)
     ok = solves.ok & jnp.isfinite(total) & jnp.isfinite(norm)
 
-    updates, optimiser = problem.optimiser.update(gradient, state.optimiser, parameters)
-    rate = problem.learning_rate(progress)
-    diffeo_rate = problem.diffeo_learning_rate(progress)
-    cost_updates = eqx.tree_at(
-        lambda cost: (cost.h, cost.phi_mu, cost._phi_nu),
-        updates.cost,
-        (
-            _scale(updates.cost.h, -rate),
-            _scale(updates.cost.phi_mu, -diffeo_rate),
-            _scale(updates.cost._phi_nu, -diffeo_rate),
-        ),
-        is_leaf=lambda node: node is None,
+    update, optimiser = problem.optimiser.update(gradient, state.optimiser, at)
+    rate = jnp.where(
+        _of_flows(parameters),
+        problem.diffeo_learning_rate(progress),
+        problem.learning_rate(progress),
     )
-    updates = Model(cost_updates, _scale(updates.terms, -rate))
-    moved = eqx.combine(eqx.apply_updates(parameters, updates), fixed)
-    halfway = jax.tree.map(
-        lambda bad, good: 0.5 * (bad + good) if eqx.is_inexact_array(bad) else bad,
-        state.model,
-        state.good,
-    )
+    moved = at - rate.astype(at.dtype) * update
     # Before the last tenth every good model counts as the best so far.
     better = ok & ((progress < 0.9) | (total < state.best_objective))
     best_objective = jnp.where(progress < 0.9, jnp.inf, total)
     relaxed = jnp.where(ok, 0.95 * state.epsilon_floor, 1.25 * epsilon)
     new_state = State(
-        model=_select(ok, moved, halfway),
-        good=_select(ok, state.model, state.good),
+        start=state.start,
+        parameters=jnp.where(ok, moved, 0.5 * (at + state.good)),
+        good=jnp.where(ok, at, state.good),
         optimiser=_select(ok, optimiser, state.optimiser),
         warm=_select(ok, solves.warm, state.warm),
-        best=_select(better, state.model, state.best),
+        best=jnp.where(better, at, state.best),
         best_objective=jnp.where(better, best_objective, state.best_objective),
         step=state.step + 1,
         failures=jnp.where(ok, 0, state.failures + 1),
@@ -447,7 +477,8 @@ def train(
         if int(state.failures) >= max_failures:
             raise TrainingError(_explain_failure(infos))
     joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *history)
-    return state.best, {field.name: getattr(joined, field.name) for field in fields(Info)}
+    best = _with_parameters(state.start, state.best)
+    return best, {field.name: getattr(joined, field.name) for field in fields(Info)}
 
 
 def _explain_failure(infos: Info) -> str:
