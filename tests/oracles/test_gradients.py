@@ -162,7 +162,7 @@ def test_training_gradient_agrees_with_central_differences(case):
     assert np.all(np.abs(slopes) > 1e-4)
     np.testing.assert_array_less(np.abs(slopes - expected), 1e-6 * np.maximum(1, np.abs(slopes)))
     # A few steps, short enough that each of them must help.
-    state, short = start, with_rate(problem, 1e-3 / info.gradient_norm[0])
+    state, short = start, with_rate(problem, float(1e-3 / info.gradient_norm[0]))
     values = []
     for _ in range(3):
         state, info = run_interval(short, state, 1)
