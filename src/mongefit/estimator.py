@@ -193,8 +193,10 @@ class MongeMap(CostEstimator):
         Divide weights by their sum instead of refusing a sum other than 1.
     random_state : int, RandomState or None, default=0
         Seed of the initial weights.
-    dtype : {"float64", "float32"}, default="float64"
-        Precision of the computation. Results are float64 arrays either way.
+    dtype : {"float64", "mixed", "float32"}, default="float64"
+        Precision of the computation. "mixed" computes gradients and derivatives over the pairs in
+        float32 while training, which is faster, and all else in float64. Results are float64
+        arrays in any case.
     strict : bool, default=False
         Raise `ConvergenceError` where a solve did not converge, instead of warning.
     verbose : int, default=0

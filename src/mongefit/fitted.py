@@ -27,6 +27,8 @@ from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, Opt
 from mongefit.maps import EntropicMap, Units, build_map
 from mongefit.validation import check_points, check_weights
 
+DTYPES = ("float64", "mixed", "float32")
+
 
 class Clouds(NamedTuple):
     """Both clouds, checked, as given and in common units."""
@@ -127,8 +129,8 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         target_weight: ArrayLike | None,
     ) -> Clouds:
         """Check both clouds and bring them to common units. To be called in double precision."""
-        if self.dtype not in ("float64", "float32"):
-            raise OptionError(f"dtype must be 'float64' or 'float32', got {self.dtype!r}.")
+        if self.dtype not in DTYPES:
+            raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}.")
         source, target = check_points(X, "X"), check_points(Y, "Y")
         if source.shape[1] != target.shape[1]:
             raise DataError(
@@ -141,7 +143,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         _check_feature_names(X, Y)
         with collected_warnings() as notes:
             _warn_of_constant_features(source, target)
-        dtype = jnp.dtype(self.dtype)
+        dtype = jnp.dtype("float32" if self.dtype == "float32" else "float64")
         units = Units.of(source, target, a, b)
         x, y = (units.into(points).astype(dtype) for points in (source, target))
         mass_a, mass_b = (jnp.asarray(weight, dtype) for weight in (a, b))

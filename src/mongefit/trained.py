@@ -121,6 +121,7 @@ class TrainedEstimator(EntropicEstimator):
             max_iter=max_iter,
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,
+            pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
             return train(problem, model, on_interval=bar.update)

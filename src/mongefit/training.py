@@ -19,11 +19,12 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from mongefit.conjugate import InverseGradient, InverseGradientSolver, inverse_gradient
-from mongefit.costs import Cost, pairwise_value, pairwise_value_and_gradient
+from mongefit.costs import Cost, pairwise_value_and_gradient
 from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, solve_dual
 from mongefit.errors import TrainingError
 from mongefit.losses import Context, LearnedMapLoss, MapLoss, Pairs, Subsets, Term
 from mongefit.maps import conditional_mean, conditional_weights, relative_eps
+from mongefit.sparse import gradients, pairwise
 
 Scalar = Float[Array, ""] | float
 
@@ -61,6 +62,8 @@ class Problem(eqx.Module):
         Rates of h and of the flows over the run.
     max_iter
         Number of steps.
+    pair_dtype
+        Precision of ∇h and of derivatives over the pairs; that of the points by default.
     """
 
     x: Float[Array, "n d"]
@@ -79,6 +82,7 @@ class Problem(eqx.Module):
     dual_solver: DualSolver | None = None
     inverse_solver: InverseGradientSolver | None = None
     differentiate: Differentiation = eqx.field(static=True, default="implicit")
+    pair_dtype: str | None = eqx.field(static=True, default=None)
     optimiser: optax.GradientTransformation = eqx.field(static=True, default=DEFAULT_OPTIMISER)
 
 
@@ -273,34 +277,29 @@ def evaluate(
 ) -> tuple[Context, _Solves]:
     """Everything that the terms look at, each part computed once.
 
-    ∇h is evaluated along with h over all pairs when the map is needed at most points; else only in
-    the rows and columns of the points where it is needed.
+    h is evaluated over all pairs, ∇h and all derivatives over those that carry mass to a point at
+    which the map is needed. An h that must solve for its value has ∇h along with it, everywhere.
     """
     x, y, a, b, cost = problem.x, problem.y, problem.a, problem.b, model.cost
     h = cost.h
     rows, columns = (_needed(model, problem, way) for way in ("forward", "reverse"))
     u, v = cost.latent_source(x), cost.latent_target(y)
     n, m = len(u), len(v)
-    start, end = u[rows], v[columns]
-    kept = None
-    if h.solves or len(rows) * m + n * len(columns) >= n * m:
+    if h.solves:
         C, gradient = pairwise_value_and_gradient(h, u, v, warm.gradient)
-        kept = gradient if h.solves else None
-        row_C, row_gradient = C[rows], gradient[rows]
-        column_C, column_gradient = C[:, columns], gradient[:, columns]
     else:
-        C = pairwise_value(h, u, v)
-        row_C, row_gradient = pairwise_value_and_gradient(h, start, v)
-        column_C, column_gradient = pairwise_value_and_gradient(h, u, end)
+        C, token = pairwise(h, u, v, dtype=problem.pair_dtype)
     eps = relative_eps(C, a, b, epsilon)
     dual = solve_dual(
         C, a, b, eps,
         g_init=warm.g, solver=problem.dual_solver, differentiate=problem.differentiate,
     )  # fmt: skip
-    p_forward = conditional_mean(conditional_weights(row_C, b, dual.g, eps), row_gradient)
-    p_reverse = conditional_mean(
-        conditional_weights(column_C.T, a, dual.f, eps), column_gradient.swapaxes(0, 1)
-    )
+    s = _scatter(rows, conditional_weights(C[rows], b, dual.g, eps), n, fill=0.0)
+    t = _scatter(columns, conditional_weights(C.T[columns], a, dual.f, eps), m, fill=0.0).T
+    if not h.solves:
+        gradient = gradients(token, h, u, v, s, t, dtype=problem.pair_dtype)
+    p_forward = conditional_mean(s, gradient)[rows]
+    p_reverse = conditional_mean(t.T, gradient.swapaxes(0, 1))[columns]
     p = jnp.concatenate([p_forward, p_reverse])
     found = _invert(h, p, warm.z, problem.inverse_solver)
     z_forward, z_reverse = found.z[: len(rows)], found.z[len(rows) :]
@@ -309,11 +308,11 @@ def evaluate(
         P=plan(C, a, b, eps, dual.f, dual.g),
         pairs=problem.pairs,
         subsets=problem.subsets,
-        forward=_scatter(rows, cost.target_from_latent(start - z_forward), n),
-        reverse=_scatter(columns, cost.source_from_latent(end + z_reverse), m),
+        forward=_scatter(rows, cost.target_from_latent(u[rows] - z_forward), n),
+        reverse=_scatter(columns, cost.source_from_latent(v[columns] + z_reverse), m),
     )  # fmt: skip
     solves = _Solves(
-        warm=WarmStart(dual.g, found.z, kept),
+        warm=WarmStart(dual.g, found.z, gradient if h.solves else None),
         dual=dual,
         inverse_residual=jnp.max(found.residual, initial=0.0),
         inverse_iterations=found.iterations,
@@ -328,9 +327,9 @@ def _invert(h, p, z_init, solver) -> InverseGradient:
     return inverse_gradient(h, p, z_init, solver=solver)
 
 
-def _scatter(rows, values, size):
+def _scatter(rows, values, size, *, fill=jnp.nan):
     """Values at their rows, and NaN elsewhere: a term that looks where nothing is fails loudly."""
-    empty = jnp.full((size, values.shape[1]), jnp.nan, values.dtype)
+    empty = jnp.full((size, values.shape[1]), fill, values.dtype)
     return empty.at[rows].set(values, unique_indices=True)
 
 

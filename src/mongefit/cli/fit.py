@@ -115,7 +115,7 @@ _MAX_DRAWN = 2000
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float64", "float32"]),
+    type=click.Choice(["float64", "mixed", "float32"]),
     default="float64",
     show_default=True,
     help="Precision.",
