@@ -114,7 +114,8 @@ def to_markdown(rows: list[dict]) -> str:
                 if name == "learned"
                 else "–",
             ]
-            lines.append(f"| {kind} | {name} | " + " | ".join(cells) + " |")
+            title = "learned" if name == "learned" else "squared Euclidean"
+            lines.append(f"| {kind} | {title} | " + " | ".join(cells) + " |")
     late = [f"{r['kind']} seed {r['seed']}: {', '.join(r['missed'])}" for r in rows if r["missed"]]
     return "\n".join([*lines, "", "Missed: " + ("; ".join(late) if late else "none") + "."])
 
