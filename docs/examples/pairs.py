@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mongefit import MongeMap, datasets
-from mongefit.metrics import evaluate
+from mongefit.metrics import evaluate, rmse
 from mongefit.plotting import plot_map, save_figure
 
-problem = datasets.draw_ground_truth("icnn", 2, seed=0, n=64).problem
+problem = datasets.make_ground_truth("icnn", 2, seed=0)
 X, Y = problem.sample(64, 101)  # row i of X belongs to row i of Y
 pairs = np.stack([np.arange(12), np.arange(12)], axis=1)  # known: rows of X and of Y
 
@@ -17,7 +17,7 @@ learned = MongeMap(hidden_layer_sizes=(32, 32), symmetric=False, epsilon=(0.1, 0
 learned.fit(X, Y, pairs=pairs)
 euclidean = MongeMap(cost="sqeuclidean").fit(X, Y)
 
-print(f"RMSE on the pairs trained on: {-learned.score(X[:12], Y[:12]):.2f}")
+print(f"RMSE on the pairs trained on: {rmse(learned.transform(X)[:12], Y[:12]):.2f}")
 held_out_X, held_out_Y = X[12:], Y[12:]
 maps = {"squared Euclidean": euclidean, "learned": learned}
 print(evaluate(maps, held_out_X, held_out_Y, pairs="rows", train=(X, Y, pairs)))
