@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench lock clean
+.PHONY: setup demo test lint bench pictures lock clean
 
 setup: $(READY)
 
@@ -30,6 +30,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
+
+# The pictures of the guide, each written by the example of the same name.
+pictures: $(READY)
+	@set -e; for example in docs/examples/*.py; do echo "$$example"; $(BIN)/python $$example; done
 
 # Pin afresh what .venv holds now.
 lock: $(READY)

@@ -13,7 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 
 from mongefit.datasets import t_shape
-from mongefit.plotting import plot_convex, plot_history, plot_map, save_figure
+from mongefit.plotting import (
+    plot_convex,
+    plot_displacements,
+    plot_history,
+    plot_map,
+    save_figure,
+)
 
 EXTENT = (-3.0, 3.0, -2.0, 2.0)
 
@@ -131,6 +137,92 @@ class TestMap:
         arrays = {name: np.ones((8, 2)) for name in ("source", "target", "mapped")}
         with pytest.raises(ValueError, match=said):
             plot_map(**(arrays | change))
+
+
+class TestDisplacements:
+    x = np.random.default_rng(0).standard_normal((20, 3))
+    mapped = x + np.random.default_rng(1).standard_normal((20, 3)) * [1.0, 3.0, 0.1]
+
+    @staticmethod
+    def names(ax):
+        return [axis.get_label_text() for axis in (ax.xaxis, ax.yaxis, ax.zaxis)]
+
+    def test_points_lines_and_directions(self, tmp_path):
+        ax = plot_displacements(
+            self.x, self.mapped, axes=np.eye(3), directions=[[0, 2, 0]], title="Motion"
+        )
+        assert ax.get_title() == "Motion"
+        assert legend(ax) == {"source", "map", "mapped", "directions"}
+        for label, points in (("source", self.x), ("mapped", self.mapped)):
+            np.testing.assert_allclose(np.transpose(labelled(ax, label)._offsets3d), points)
+        segments = labelled(ax, "map")._segments3d
+        np.testing.assert_allclose(segments, np.stack([self.x, self.mapped], axis=1))
+        tip, tail = labelled(ax, "directions")._segments3d[0]
+        length = np.mean(np.linalg.norm(self.mapped - self.x, axis=1))
+        np.testing.assert_allclose(tip - tail, [0, length, 0], atol=1e-12)
+        np.testing.assert_allclose(tail, self.x.mean(axis=0))
+        save_figure(ax, tmp_path / "motion.png")
+        assert is_png(tmp_path / "motion.png")
+
+    def test_axes_are_where_points_move_most_first(self):
+        ax = plot_displacements(self.x, self.mapped)
+        _, values, vectors = np.linalg.svd(self.mapped - self.x)
+        shares = values**2 / np.sum(values**2)
+        assert self.names(ax) == [
+            f"axis {k} ({share:.1%})" for k, share in enumerate(shares, start=1)
+        ]
+        drawn = np.transpose(labelled(ax, "source")._offsets3d)
+        np.testing.assert_allclose(np.abs(drawn), np.abs(self.x @ vectors.T))
+
+    def test_lines_are_thinned_and_more_dimensions_are_left_out(self):
+        x = np.random.default_rng(0).standard_normal((130, 5))
+        ax = plot_displacements(x, x + np.array([3, 2, 1, 0.1, 0]))
+        assert "map (1 line in 3)" in legend(ax)
+        assert len(labelled(ax, "map (1 line in 3)")._segments3d) == 44
+        assert ax.xaxis.get_label_text() == "axis 1 (100.0%)"
+
+    def test_one_point_and_rows_without_a_value(self, tmp_path):
+        save_figure(plot_displacements([[0, 0, 0]], [[1, 1, 1]]), tmp_path / "p.png")
+        mapped = self.mapped.copy()
+        mapped[2] = np.nan
+        ax = plot_displacements(self.x, mapped, directions=np.eye(3))
+        save_figure(ax, tmp_path / "p.png")
+        assert "nan" not in ax.xaxis.get_label_text()
+
+    def test_pictures_side_by_side_hold_their_own_motion(self, tmp_path):
+        figure = Figure(figsize=(9, 4.6), layout="constrained")
+        shown = [figure.add_subplot(1, 2, k, projection="3d") for k in (1, 2)]
+        for ax, motion in zip(shown, ([1, 0, 0], [0, 3, 4]), strict=True):
+            drawn = plot_displacements(
+                self.x, self.x + motion, axes=np.eye(3), directions=[motion], ax=ax
+            )
+            assert drawn is ax
+        shares = [[name.split()[2].strip("()") for name in self.names(ax)] for ax in shown]
+        assert shares == [["100.0%", "0.0%", "0.0%"], ["0.0%", "36.0%", "64.0%"]]
+        save_figure(figure, tmp_path / "p.png")
+        for ax in shown:
+            legend_top = ax.get_legend().get_window_extent().y1
+            for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
+                assert legend_top < axis.label.get_window_extent().y0
+
+    def test_flat_axes_are_refused(self):
+        with pytest.raises(ValueError, match="projection"):
+            plot_displacements(self.x, self.mapped, ax=Figure().subplots())
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"source": np.ones((20, 2))}, "source has 2 columns.*Use plot_map"),
+            ({"mapped": np.ones((7, 3))}, "mapped has 7 rows, source has 20"),
+            ({"directions": np.ones((2, 2))}, "directions has 2 columns, source has 3"),
+            ({"directions": np.zeros((2, 3))}, "row 0 of directions has no direction"),
+            ({"axes": np.eye(3)[:2]}, "axes must be three vectors"),
+            ({"axes": 2 * np.eye(3)}, "axes must be three vectors"),
+        ],
+    )
+    def test_bad_arrays(self, change, said):
+        with pytest.raises(ValueError, match=said):
+            plot_displacements(**({"source": self.x, "mapped": self.mapped} | change))
 
 
 class TestConvex:
@@ -284,8 +376,9 @@ import matplotlib
 # Asking for the backend by itself would import pyplot.
 settings = lambda: {{k: matplotlib.rcParams[k] for k in matplotlib.rcParams if k != "backend"}}
 before = settings()
-from mongefit.plotting import plot_convex, plot_history, plot_map, save_figure
+from mongefit.plotting import plot_convex, plot_displacements, plot_history, plot_map, save_figure
 save_figure(plot_map([[0, 0]], [[1, 1]], [[1, 1]]), {str(tmp_path / "p.png")!r})
+save_figure(plot_displacements([[0, 0, 0]], [[1, 1, 1]]), {str(tmp_path / "p.png")!r})
 plot_convex([[0, 1], [1, 2]], (0, 1, 0, 1))
 plot_history({{"step": [0], "loss": [1], "epsilon": [1]}})
 assert "matplotlib.pyplot" not in sys.modules

@@ -5,6 +5,7 @@ pyplot and its state are never touched.
 """
 
 from mongefit.plotting.convex import plot_convex as plot_convex
+from mongefit.plotting.displacements import plot_displacements as plot_displacements
 from mongefit.plotting.figures import save_figure as save_figure
 from mongefit.plotting.history import plot_history as plot_history
 from mongefit.plotting.maps import plot_map as plot_map
