@@ -7,7 +7,8 @@ on new points. Nothing is dropped: a fit that fails counts, and is shown as "fai
 
     python benchmarks/ground_truth.py --dims 2 5 10 --out results.json
 
-The full table takes a GPU; `--quick` is a small version for any machine.
+The full table takes a GPU, or hours; `--dtype mixed` helps a CPU, and `--quick` is a small version
+for any machine.
 """
 
 from __future__ import annotations
@@ -63,13 +64,16 @@ class TrueCostMap:
             return np.asarray(eqx.filter_jit(self.map_.forward)(jnp.asarray(X)))
 
 
-def methods(problem, dim: int, flows: bool, steps: int) -> dict[str, list[Callable[[], Any]]]:
+def methods(
+    problem, dim: int, flows: bool, options: argparse.Namespace
+) -> dict[str, list[Callable[[], Any]]]:
     """Every method with its candidates, of which validation chooses."""
     learned = {
         "diffeo": "separate" if flows else None,
         "symmetric": False,
-        "max_iter": steps,
+        "max_iter": options.steps,
         "learning_rate": 0.02 if flows else 0.05,
+        "dtype": options.dtype,
     }
     return {
         "true cost": [lambda e=e: TrueCostMap(problem.cost, e) for e in EPSILONS],
@@ -80,7 +84,9 @@ def methods(problem, dim: int, flows: bool, steps: int) -> dict[str, list[Callab
         "CouplingFit": [
             lambda e=e: CouplingFit(**learned, epsilon=(0.1, e)) for e in LEARNED_EPSILONS
         ],
-        "MongeGapMap": [lambda: MongeGapMap(epsilon=0.03, max_iter=steps, learning_rate=0.01)],
+        "MongeGapMap": [
+            lambda: MongeGapMap(epsilon=0.03, max_iter=options.steps, learning_rate=0.01)
+        ],
         "InverseOT, powers": [lambda e=e: InverseOT("powers", epsilon=e) for e in (0.1, 0.03)],
         "InverseOT, quadratic": [
             lambda e=e: InverseOT("quadratic", epsilon=e) for e in (0.1, 0.03)
@@ -106,9 +112,9 @@ def run_cell(family: str, dim: int, flows: bool, options: argparse.Namespace) ->
     X_val, Y_val = problem.sample(max(options.n // 2, 32), 102)
     X_new, Y_new = problem.sample(options.n, 103)
     rows = []
-    for known in (options.n, options.few):
+    for known in options.known or (options.n, options.few):
         some = pairs[np.random.default_rng(1).permutation(options.n)[:known]]
-        for name, candidates in methods(problem, dim, flows, options.steps).items():
+        for name, candidates in methods(problem, dim, flows, options).items():
             if options.only and name not in options.only:
                 continue
             started = time.perf_counter()
@@ -148,6 +154,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="methods by name")
     parser.add_argument("--n", type=int, default=512)
     parser.add_argument("--few", type=int, default=32)
+    parser.add_argument("--known", nargs="+", type=int, help="numbers of known pairs")
+    parser.add_argument("--dtype", default="float64", help="precision of the learned costs")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="64 points in 2-d, 100 steps")
