@@ -1,0 +1,162 @@
+"""What a step needs of the one before it, and what it tells."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from mongefit.losses import MapLoss, Term
+from mongefit.training.problem import Model, Problem, trainable
+
+
+class WarmStart(eqx.Module):
+    """Solutions of the inner problems at the last good step.
+
+    Attributes
+    ----------
+    g
+        Potentials.
+    z
+        Inverse gradients, of the forward map followed by those of the reverse map.
+    gradient
+        ∇h over all pairs, where h must solve for it, else None.
+    """
+
+    g: Float[Array, " m"]
+    z: Float[Array, "both d"]
+    gradient: Float[Array, "n m d"] | None
+
+
+class State(eqx.Module):
+    """What the next step needs.
+
+    The parameters of a model are one vector: a step treats all of them alike, and a program with
+    one operation for all compiles faster than one with an operation for each array.
+
+    Attributes
+    ----------
+    start
+        The model before the first step.
+    parameters
+        Current parameters, put into the start by `model`.
+    good
+        The last parameters at which everything could be solved and differentiated.
+    optimiser
+        State of the optimiser.
+    warm
+        Warm starts.
+    step
+        Number of the next step.
+    best, best_objective
+        The best of the good parameters in the last tenth of the run, where epsilon is near its end.
+    failures
+        Steps in a row that were not applied.
+    epsilon_floor
+        Below this epsilon is not lowered for now.
+    """
+
+    start: Model
+    parameters: Float[Array, " p"]
+    good: Float[Array, " p"]
+    optimiser: optax.OptState
+    warm: WarmStart
+    best: Float[Array, " p"]
+    best_objective: Float[Array, ""]
+    step: Int[Array, ""]
+    failures: Int[Array, ""]
+    epsilon_floor: Float[Array, ""]
+
+    @property
+    def model(self) -> Model:
+        """The current model."""
+        return with_parameters(self.start, self.parameters)
+
+
+class Info(eqx.Module):
+    """What a person wants to see of a step."""
+
+    step: Int[Array, ""]
+    loss: Float[Array, ""]
+    losses: Float[Array, " losses"]
+    objective: Float[Array, ""]
+    epsilon: Float[Array, ""]
+    dual_error: Float[Array, ""]
+    dual_iterations: Int[Array, ""]
+    inverse_residual: Float[Array, ""]
+    inverse_iterations: Int[Array, ""]
+    gradient_norm: Float[Array, ""]
+    applied: Bool[Array, ""]
+
+
+def flatten(tree: Model) -> Float[Array, " p"]:
+    """All arrays of a tree, one after the other."""
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def _unflatten(vector: Float[Array, " p"], like: Model) -> Model:
+    """The inverse of `flatten`, with the structure and shapes of ``like``."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    parts = jnp.split(vector, ends[:-1])
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
+
+
+def with_parameters(start: Model, vector: Float[Array, " p"]) -> Model:
+    parameters, fixed = eqx.partition(start, trainable(start))
+    return eqx.combine(_unflatten(vector, parameters), fixed)
+
+
+def of_flows(parameters: Model) -> Bool[np.ndarray, " p"]:
+    """Which parameters belong to the flows."""
+    flags = jax.tree.map(lambda leaf: np.zeros(leaf.size, bool), parameters)
+    flags = eqx.tree_at(
+        lambda model: (model.cost.phi_mu, model.cost._phi_nu),
+        flags,
+        replace_fn=lambda flow: jax.tree.map(np.ones_like, flow),
+        is_leaf=lambda node: node is None,
+    )
+    return np.concatenate(jax.tree.leaves(flags))
+
+
+def needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | Array, " k"]:
+    """Rows at which some term looks at the map in one direction."""
+    forward = direction == "forward"
+    reaches = set()
+    for term in model.terms:
+        if isinstance(term, MapLoss):
+            reaches.add(term.reach if term.direction in ("both", direction) else "nothing")
+        else:
+            # A term of the library that is no MapLoss needs no map; a function may need it all.
+            reaches.add("nothing" if isinstance(term, Term) else "all")
+    if "all" in reaches:
+        return np.arange(len(problem.x if forward else problem.y))
+    if "pairs" in reaches and problem.pairs is not None:
+        return problem.pairs.rows if forward else problem.pairs.columns
+    return np.arange(0)
+
+
+def initial_state(problem: Problem, model: Model) -> State:
+    """The state before the first step."""
+    mapped = sum(len(needed(model, problem, way)) for way in ("forward", "reverse"))
+    dtype = problem.x.dtype
+    n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
+    # NaN is no guess: the first step starts cold.
+    gradient = jnp.full((n, m, dim), jnp.nan, dtype) if model.cost.h.solves else None
+    parameters = flatten(eqx.filter(model, trainable(model)))
+    return State(
+        start=model,
+        parameters=parameters,
+        good=parameters,
+        optimiser=problem.optimiser.init(parameters),
+        warm=WarmStart(jnp.zeros_like(problem.b), jnp.zeros((mapped, dim), dtype), gradient),
+        best=parameters,
+        best_objective=jnp.asarray(jnp.inf, dtype),
+        step=jnp.asarray(0),
+        failures=jnp.asarray(0),
+        epsilon_floor=jnp.zeros((), dtype),
+    )

@@ -1,0 +1,158 @@
+"""One step of training."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from mongefit.conjugate import InverseGradient, inverse_gradient
+from mongefit.costs import pairwise_value_and_gradient
+from mongefit.duals import DualSolution, plan, solve_dual
+from mongefit.losses import Context
+from mongefit.maps import conditional_mean, conditional_weights, relative_eps
+from mongefit.sparse import gradients, pairwise
+from mongefit.training.problem import Model, Problem, trainable
+from mongefit.training.state import Info, State, WarmStart, flatten, needed, of_flows
+
+
+class _Solves(eqx.Module):
+    """Results of the inner problems of one step."""
+
+    warm: WarmStart
+    dual: DualSolution
+    inverse_residual: Float[Array, ""]
+    inverse_iterations: Int[Array, ""]
+    ok: Bool[Array, ""]
+
+
+def evaluate(
+    problem: Problem, model: Model, epsilon: Float[Array, ""], warm: WarmStart
+) -> tuple[Context, _Solves]:
+    """Everything that the terms look at, each part computed once.
+
+    h is evaluated over all pairs, ∇h and all derivatives over those that carry mass to a point at
+    which the map is needed. An h that must solve for its value has ∇h along with it, everywhere.
+    """
+    x, y, a, b, cost = problem.x, problem.y, problem.a, problem.b, model.cost
+    h = cost.h
+    rows, columns = (needed(model, problem, way) for way in ("forward", "reverse"))
+    u, v = cost.latent_source(x), cost.latent_target(y)
+    n, m = len(u), len(v)
+    if h.solves:
+        C, gradient = pairwise_value_and_gradient(h, u, v, warm.gradient)
+    else:
+        C, token = pairwise(h, u, v, dtype=problem.pair_dtype)
+    eps = relative_eps(C, a, b, epsilon)
+    dual = solve_dual(
+        C, a, b, eps,
+        g_init=warm.g, solver=problem.dual_solver, differentiate=problem.differentiate,
+    )  # fmt: skip
+    s = _scatter(rows, conditional_weights(C[rows], b, dual.g, eps), n, fill=0.0)
+    t = _scatter(columns, conditional_weights(C.T[columns], a, dual.f, eps), m, fill=0.0).T
+    if not h.solves:
+        gradient = gradients(token, h, u, v, s, t, dtype=problem.pair_dtype)
+    p_forward = conditional_mean(s, gradient)[rows]
+    p_reverse = conditional_mean(t.T, gradient.swapaxes(0, 1))[columns]
+    p = jnp.concatenate([p_forward, p_reverse])
+    found = _invert(h, p, warm.z, problem.inverse_solver)
+    z_forward, z_reverse = found.z[: len(rows)], found.z[len(rows) :]
+    context = Context(
+        cost, x, y, a, b, C,
+        P=plan(C, a, b, eps, dual.f, dual.g),
+        pairs=problem.pairs,
+        subsets=problem.subsets,
+        forward=_scatter(rows, cost.target_from_latent(u[rows] - z_forward), n),
+        reverse=_scatter(columns, cost.source_from_latent(v[columns] + z_reverse), m),
+    )  # fmt: skip
+    solves = _Solves(
+        warm=WarmStart(dual.g, found.z, gradient if h.solves else None),
+        dual=dual,
+        inverse_residual=jnp.max(found.residual, initial=0.0),
+        inverse_iterations=found.iterations,
+        ok=dual.converged & jnp.all(found.converged),
+    )
+    return context, solves
+
+
+def _invert(h, p, z_init, solver) -> InverseGradient:
+    if len(p) == 0:  # no term looks at the map
+        return InverseGradient(p, p[:, 0], p[:, 0] == 0, jnp.asarray(0))
+    return inverse_gradient(h, p, z_init, solver=solver)
+
+
+def _scatter(rows, values, size, *, fill=jnp.nan):
+    """Values at their rows, and NaN elsewhere: a term that looks where nothing is fails loudly."""
+    empty = jnp.full((size, values.shape[1]), fill, values.dtype)
+    return empty.at[rows].set(values, unique_indices=True)
+
+
+def objective(
+    problem: Problem, model: Model, epsilon: Float[Array, ""], warm: WarmStart
+) -> tuple[Float[Array, ""], tuple[Float[Array, " terms"], _Solves]]:
+    """The weighted sum of all terms, each term alone, and the inner solves."""
+    context, solves = evaluate(problem, model, epsilon, warm)
+    values = jnp.stack([term(context) for term in model.terms])
+    return problem.weight @ values, (values, solves)
+
+
+def _select(condition, when_true, when_false):
+    """Choose between two trees of the same structure, array by array."""
+    return jax.tree.map(
+        lambda x, y: jnp.where(condition, x, y) if eqx.is_array(x) else x, when_true, when_false
+    )
+
+
+def step(problem: Problem, state: State) -> tuple[State, Info]:
+    """One step of training."""
+    progress = state.step / jnp.maximum(problem.max_iter, 1)
+    epsilon = jnp.maximum(problem.epsilon(progress), state.epsilon_floor).astype(problem.x.dtype)
+    at = state.parameters
+    parameters, fixed = eqx.partition(state.model, trainable(state.start))
+
+    def loss_fn(parameters):
+        return objective(problem, eqx.combine(parameters, fixed), epsilon, state.warm)
+
+    (total, (values, solves)), slopes = jax.value_and_grad(loss_fn, has_aux=True)(parameters)
+    gradient = flatten(slopes)
+    norm = jnp.linalg.norm(gradient)
+    ok = solves.ok & jnp.isfinite(total) & jnp.isfinite(norm)
+
+    update, optimiser = problem.optimiser.update(gradient, state.optimiser, at)
+    rate = jnp.where(
+        of_flows(parameters),
+        problem.diffeo_learning_rate(progress),
+        problem.learning_rate(progress),
+    )
+    moved = at - rate.astype(at.dtype) * update
+    # Before the last tenth every good model counts as the best so far.
+    better = ok & ((progress < 0.9) | (total < state.best_objective))
+    best_objective = jnp.where(progress < 0.9, jnp.inf, total)
+    relaxed = jnp.where(ok, 0.95 * state.epsilon_floor, 1.25 * epsilon)
+    new_state = State(
+        start=state.start,
+        parameters=jnp.where(ok, moved, 0.5 * (at + state.good)),
+        good=jnp.where(ok, at, state.good),
+        optimiser=_select(ok, optimiser, state.optimiser),
+        warm=_select(ok, solves.warm, state.warm),
+        best=jnp.where(better, at, state.best),
+        best_objective=jnp.where(better, best_objective, state.best_objective),
+        step=state.step + 1,
+        failures=jnp.where(ok, 0, state.failures + 1),
+        epsilon_floor=relaxed.astype(state.epsilon_floor.dtype),
+    )
+    info = Info(
+        step=state.step,
+        loss=problem.weight[: problem.n_losses] @ values[: problem.n_losses],
+        losses=values[: problem.n_losses],
+        objective=total,
+        epsilon=epsilon,
+        dual_error=solves.dual.error,
+        dual_iterations=solves.dual.iterations,
+        inverse_residual=solves.inverse_residual,
+        inverse_iterations=solves.inverse_iterations,
+        gradient_norm=norm,
+        applied=ok,
+    )
+    return new_state, info
