@@ -11,10 +11,10 @@ import scipy.sparse
 from mongefit import Mahalanobis, MongeMap, validation
 from mongefit.errors import DataError, NotFittedError, OptionError
 from mongefit.validation import (
-    check_epsilon,
     check_layers,
     check_pairs,
     check_points,
+    check_schedule,
     check_seed,
     check_weights,
 )
@@ -209,11 +209,11 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
 
 def test_epsilon_that_rises_is_taken_with_a_warning():
     with pytest.warns(UserWarning, match=r"epsilon rises from 0\.01 to 0\.1"):
-        assert check_epsilon((0.01, 0.1)) == (0.01, 0.1)
+        assert check_schedule((0.01, 0.1), "epsilon") == (0.01, 0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert check_epsilon((0.1, 0.01)) == (0.1, 0.01)
-        assert check_epsilon(1) == (1.0, 1.0)
+        assert check_schedule((0.1, 0.01), "epsilon") == (0.1, 0.01)
+        assert check_schedule(1, "epsilon") == (1.0, 1.0)
 
 
 def test_a_width_stands_for_one_hidden_layer():

@@ -37,8 +37,8 @@ class CostEstimator(TrainedEstimator):
         alpha: float = 0.01,
         epsilon: float | tuple[float, float] = 0.01,
         max_iter: int = 500,
-        learning_rate: float = 0.05,
-        diffeo_learning_rate: float = 0.005,
+        learning_rate: float | tuple[float, float] = 0.05,
+        diffeo_learning_rate: float | tuple[float, float] = 0.005,
         losses: list[Any] | None = None,
         penalties: list[Any] | None = None,
         dual: str | DualSolver = "newton",
@@ -173,8 +173,8 @@ class MongeMap(CostEstimator):
         Entropic regularisation relative to the mean cost, or its (start, end) over training.
     max_iter : int, default=500
         Training steps. With 0 the map of the initial cost is built.
-    learning_rate, diffeo_learning_rate : float
-        Adam's rates for h and for the flows.
+    learning_rate, diffeo_learning_rate : float or (float, float), default=0.05 and 0.005
+        Adam's rates for h and for the flows, or their (start, end) over training.
     losses : list of losses, default=None
         What the map should agree with, of `mongefit.losses` or any function of a `Context`, with
         weights: ``[Paired(), 0.1 * TargetFit()]``. By default what `fit` is told: `Paired` for

@@ -29,10 +29,10 @@ from mongefit.training import Model, Problem, Schedule, train
 from mongefit.validation import (
     Knowledge,
     check_count,
-    check_epsilon,
     check_groups,
     check_pairs,
     check_positive,
+    check_schedule,
     check_seed,
 )
 
@@ -45,8 +45,8 @@ class TrainedEstimator(EntropicEstimator):
 
     epsilon: float | tuple[float, float]
     max_iter: int
-    learning_rate: float
-    diffeo_learning_rate: float
+    learning_rate: float | tuple[float, float]
+    diffeo_learning_rate: float | tuple[float, float]
     dual: str | DualSolver
     differentiate: Differentiation
     many_to_many: bool
@@ -56,10 +56,10 @@ class TrainedEstimator(EntropicEstimator):
     def _check_training_options(self, notes: list[str]) -> tuple[float, float]:
         """Refuse options that make no sense, before any work; the schedule of epsilon."""
         with collected_warnings(notes):
-            epsilon = check_epsilon(self.epsilon)
+            epsilon = check_schedule(self.epsilon, "epsilon")
+            check_schedule(self.learning_rate, "learning_rate")
+            check_schedule(self.diffeo_learning_rate, "diffeo_learning_rate")
         check_count(self.max_iter, "max_iter")
-        check_positive(self.learning_rate, "learning_rate")
-        check_positive(self.diffeo_learning_rate, "diffeo_learning_rate")
         if not isinstance(self.dual, DualSolver) and self.dual not in DUALS:
             raise OptionError(
                 f"dual must be one of {', '.join(DUALS)} or a DualSolver, got {self.dual!r}."
@@ -116,8 +116,10 @@ class TrainedEstimator(EntropicEstimator):
             weight=jnp.asarray([term.weight for term in [*losses, *penalties]], dtype),
             n_losses=len(losses),
             epsilon=Schedule(*epsilon),
-            learning_rate=Schedule(self.learning_rate, self.learning_rate),
-            diffeo_learning_rate=Schedule(self.diffeo_learning_rate, self.diffeo_learning_rate),
+            learning_rate=Schedule(*check_schedule(self.learning_rate, "learning_rate")),
+            diffeo_learning_rate=Schedule(
+                *check_schedule(self.diffeo_learning_rate, "diffeo_learning_rate")
+            ),
             max_iter=max_iter,
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,

@@ -272,22 +272,22 @@ def check_count(value: Any, name: str, *, minimum: int = 0) -> int:
     return int(value)
 
 
-def check_epsilon(epsilon: Any) -> tuple[float, float]:
-    """A schedule (start, end) of the relative regularisation, from a number or a pair."""
-    if isinstance(epsilon, numbers.Real):
-        value = check_positive(epsilon, "epsilon")
-        return value, value
+def check_schedule(value: Any, name: str) -> tuple[float, float]:
+    """What goes from a start to an end over training, from a number or a pair."""
+    if isinstance(value, numbers.Real):
+        number = check_positive(value, name)
+        return number, number
     try:
-        start, end = epsilon
+        start, end = value
     except (TypeError, ValueError):
         raise OptionError(
-            f"epsilon must be a number or a pair (start, end), got {epsilon!r}."
+            f"{name} must be a number or a pair (start, end), got {value!r}."
         ) from None
-    start = check_positive(start, "epsilon's start")
-    end = check_positive(end, "epsilon's end")
+    start = check_positive(start, f"{name}'s start")
+    end = check_positive(end, f"{name}'s end")
     if end > start:
         warn_user(
-            f"epsilon rises from {start:g} to {end:g}; training usually goes from a large one to "
+            f"{name} rises from {start:g} to {end:g}; training usually goes from a large one to "
             "a small one."
         )
     return start, end

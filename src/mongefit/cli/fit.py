@@ -82,12 +82,18 @@ _MAX_DRAWN = 2000
 )
 @click.option("--max-iter", type=int, default=500, show_default=True, help="Training steps.")
 @click.option(
-    "--learning-rate", type=float, default=0.05, show_default=True, help="Adam's rate for h."
+    "--learning-rate",
+    callback=number_or_range,
+    metavar="NUMBER|START,END",
+    default="0.05",
+    show_default=True,
+    help="Adam's rate for h.",
 )
 @click.option(
     "--diffeo-learning-rate",
-    type=float,
-    default=0.005,
+    callback=number_or_range,
+    metavar="NUMBER|START,END",
+    default="0.005",
     show_default=True,
     help="Adam's rate for the flows.",
 )
@@ -219,13 +225,13 @@ def fit(
 
 def _check_options(options: dict[str, Any]) -> None:
     """Find what fit would refuse before any file is read."""
-    from mongefit.validation import check_count, check_epsilon, check_layers, check_positive
+    from mongefit.validation import check_count, check_layers, check_positive, check_schedule
 
-    check_epsilon(options["epsilon"])
+    for name in ("epsilon", "learning_rate", "diffeo_learning_rate"):
+        check_schedule(options[name], name)
     check_count(options["max_iter"], "max_iter")
     check_layers(options["hidden_layer_sizes"])
-    for name in ("alpha", "learning_rate", "diffeo_learning_rate"):
-        check_positive(options[name], name)
+    check_positive(options["alpha"], "alpha")
 
 
 def _say_what_was_taken(
