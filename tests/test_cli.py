@@ -58,12 +58,17 @@ def spawn(*arguments, cache, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **e
     source = os.path.dirname(os.path.dirname(mongefit.__file__))
     # As conftest.py has it, or nothing in the shared cache would fit.
     settings = {"PYTHONPATH": source, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "mongefit", *map(str, arguments)],
-        stdout=stdout,
-        stderr=stderr,
-        env={**cleaned, **settings, "XDG_CACHE_HOME": str(cache), **environment},
-    )
+    # A suite that runs in the background would hand on that Ctrl-C is ignored.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mongefit", *map(str, arguments)],
+            stdout=stdout,
+            stderr=stderr,
+            env={**cleaned, **settings, "XDG_CACHE_HOME": str(cache), **environment},
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def finish(process):

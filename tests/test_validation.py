@@ -180,7 +180,7 @@ BAD_OPTIONS = [
     ("hidden_layer_sizes", (), "at least one width, such as (64, 64)"),
     ("hidden_layer_sizes", None, "a tuple of widths, such as (64, 64)"),
     *[("hidden_layer_sizes", (8, value), "a whole number >= 1") for value in (0, -8, 8.5)],
-    ("dtype", "float16", "'float64' or 'float32'"),
+    ("dtype", "float16", "one of float64, mixed, float32"),
     ("cost", "icn", "Did you mean icnn?"),
     ("cost", "euclidean", "Did you mean sqeuclidean?"),
     ("cost", None, "one of icnn, conjugate_icnn, sqeuclidean or a ConvexFunction"),
