@@ -41,6 +41,11 @@ def model(cost=None, penalty=None):
     return Model(cost, (Paired(), CostSize() if penalty is None else penalty))
 
 
+def alone(problem, model):
+    (run,) = train(problem, [model])
+    return run
+
+
 class Cliff(eqx.Module):
     """Finite down to a mean cost, NaN below it."""
 
@@ -63,7 +68,7 @@ def is_finite(tree):
 
 
 def test_the_loss_falls_and_history_describes_every_update():
-    best, history = train(problem(25), model())
+    best, _, history = alone(problem(25), model())
     assert history["loss"][-1] < 0.97 * history["loss"][0]
     assert np.array_equal(history["step"], np.arange(26))
     assert np.all(history["applied"])
@@ -75,8 +80,29 @@ def test_the_loss_falls_and_history_describes_every_update():
 
 
 def test_the_same_start_gives_the_same_bits():
-    runs = [train(problem(12), model())[1]["loss"] for _ in range(2)]
+    runs = [alone(problem(12), model()).history["loss"] for _ in range(2)]
     np.testing.assert_array_equal(*runs)
+
+
+def test_each_of_several_runs_is_what_it_is_alone():
+    starts = [model(Cost(ICNN(2, (8, 6), key=jr.key(seed)))) for seed in range(3)]
+    together = train(problem(12), starts)
+    for start, run in zip(starts, together, strict=True):
+        single = alone(problem(12), start)
+        np.testing.assert_allclose(run.history["loss"], single.history["loss"], rtol=1e-10)
+        assert run.objective == pytest.approx(single.objective, rel=1e-9)
+    losses = [run.history["loss"][-1] for run in together]
+    assert len(set(losses)) == 3
+
+
+def test_a_run_that_gives_up_does_not_stop_the_others():
+    limit = jnp.mean(model().cost.matrix(problem(40).x, problem(40).y))
+    # One start is below its cliff from the beginning, the other far above it.
+    starts = [model(penalty=Cliff(scale * limit)) for scale in (2.0, 1e-3)]
+    fallen, good = train(problem(40), starts, max_failures=5)
+    assert fallen.objective == np.inf and np.isfinite(good.objective)
+    assert not np.any(fallen.history["applied"]) and np.all(good.history["applied"])
+    assert is_finite(eqx.filter(good.model, eqx.is_inexact_array))
 
 
 def test_a_poisoned_gradient_is_never_applied():
@@ -84,7 +110,7 @@ def test_a_poisoned_gradient_is_never_applied():
     with pytest.raises(TrainingError, match=r"step 19: .*not finite.*learning_rate"):
         train(
             problem(200),
-            model(penalty=Poison()),
+            [model(penalty=Poison())],
             max_failures=20,
             on_interval=lambda infos: seen.append(infos),
         )
@@ -94,7 +120,7 @@ def test_a_poisoned_gradient_is_never_applied():
 def test_training_backs_off_from_a_cliff_and_goes_on():
     start, plain = model().cost, problem(60, rate=0.3)
     limit = 0.95 * jnp.mean(start.matrix(plain.x, plain.y))
-    best, history = train(plain, model(start, Cliff(limit)))
+    best, _, history = alone(plain, model(start, Cliff(limit)))
     applied = history["applied"]
     assert not np.all(applied)
     assert np.sum(applied) > 20
@@ -106,7 +132,7 @@ def test_training_backs_off_from_a_cliff_and_goes_on():
 
 def test_a_fixed_h_stays_while_its_flows_learn():
     flow = AutoregressiveFlow(2, key=jr.key(1), n_blocks=2, width=4)
-    best, history = train(problem(15), model(Cost(SquaredEuclidean(), flow, flow)))
+    best, _, history = alone(problem(15), model(Cost(SquaredEuclidean(), flow, flow)))
     cost = best.cost
     assert cost.shared and isinstance(cost.h, SquaredEuclidean)
     assert history["loss"][-1] < history["loss"][0]

@@ -6,8 +6,9 @@ import abc
 import os
 from typing import Any, Self
 
+import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from mongefit._numerics import double_precision
@@ -16,16 +17,19 @@ from mongefit.diffeos import Diffeo
 from mongefit.duals import Differentiation, DualSolver
 from mongefit.errors import DataError, warn_user
 from mongefit.families import build_cost
+from mongefit.fitted import Clouds, solved_map
 from mongefit.losses import Groups, Paired, Term
 from mongefit.penalties import CostSize
 from mongefit.trained import TrainedEstimator, cast, check_terms
-from mongefit.validation import Knowledge
+from mongefit.training import Run
+from mongefit.validation import Knowledge, check_count, check_seed, check_validation_pairs
 
 
 class CostEstimator(TrainedEstimator):
     """An estimator that learns a cost h(Φμ(x) − Φν(y)); concrete classes say from which losses."""
 
     losses_: tuple[Any, ...]
+    scores_: NDArray[np.float64]
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class CostEstimator(TrainedEstimator):
         dual: str | DualSolver = "newton",
         differentiate: Differentiation = "implicit",
         many_to_many: bool = False,
+        n_init: int = 1,
         normalize_weight: bool = False,
         random_state: int | np.random.RandomState | None = 0,
         dtype: str = "float64",
@@ -64,6 +69,7 @@ class CostEstimator(TrainedEstimator):
         self.dual = dual
         self.differentiate = differentiate
         self.many_to_many = many_to_many
+        self.n_init = n_init
         self.normalize_weight = normalize_weight
         self.random_state = random_state
         self.dtype = dtype
@@ -78,6 +84,7 @@ class CostEstimator(TrainedEstimator):
         pairs: ArrayLike | None = None,
         pair_weight: ArrayLike | None = None,
         groups: tuple[ArrayLike, ArrayLike] | None = None,
+        validation_pairs: ArrayLike | None = None,
         source_weight: ArrayLike | None = None,
         target_weight: ArrayLike | None = None,
     ) -> Self:
@@ -94,6 +101,8 @@ class CostEstimator(TrainedEstimator):
         groups
             Labels of the rows of X and of Y: points with a label should land among those with the
             same label. None, or −1 among whole numbers, marks a point whose group is not known.
+        validation_pairs
+            Pairs, as in ``pairs``, to choose among several starts by; none may be trained on.
         source_weight, target_weight
             Weights of the points, non-negative with sum 1; uniform by default.
 
@@ -106,19 +115,28 @@ class CostEstimator(TrainedEstimator):
         epsilon = self._check_training_options(notes)
         penalties = [1e-7 * CostSize()] if self.penalties is None else self.penalties
         penalties = check_terms(penalties, "penalties")
+        n_init = check_count(self.n_init, "n_init", minimum=1)
         with double_precision():
             clouds = self._check_clouds(X, Y, source_weight, target_weight)
             clouds.warnings[:0] = notes
             known = self._check_knowledge(clouds, pairs, pair_weight, groups)
-            cost = build_cost(
-                clouds.dim,
-                cost=self.cost,
-                diffeo=self.diffeo,
-                hidden_layer_sizes=self.hidden_layer_sizes,
-                symmetric=self.symmetric,
-                alpha=self.alpha,
-                random_state=self.random_state,
+            held_out = check_validation_pairs(
+                validation_pairs, len(clouds.source), len(clouds.target), known.pairs
             )
+            seed = check_seed(self.random_state)
+            costs = [
+                build_cost(
+                    clouds.dim,
+                    cost=self.cost,
+                    diffeo=self.diffeo,
+                    hidden_layer_sizes=self.hidden_layer_sizes,
+                    symmetric=self.symmetric,
+                    alpha=self.alpha,
+                    random_state=seed + k,
+                )
+                for k in range(n_init)
+            ]
+            cost = costs[0]
             losses = check_terms(
                 self._default_losses(known) if self.losses is None else self.losses, "losses"
             )
@@ -137,16 +155,35 @@ class CostEstimator(TrainedEstimator):
             history: dict[str, np.ndarray] = {}
             learned: tuple[Any, ...] = ()
             cost = cast(cost, clouds.x.dtype)
+            scores = np.zeros(0)
             if learns:
-                model, history = self._train(clouds, cost, known, losses, penalties, epsilon)
-                cost, learned = model.cost, model.terms[: len(losses)]
+                costs = [cast(cost, clouds.x.dtype) for cost in costs]
+                runs = self._train(clouds, costs, known, losses, penalties, epsilon)
+                scores = np.asarray([_score(run, clouds, epsilon[1], held_out) for run in runs])
+                best = runs[int(np.argmin(scores))]
+                history = best.history
+                cost, learned = best.model.cost, best.model.terms[: len(losses)]
             self._finish(X, clouds, cost, epsilon=epsilon[1], history=history, known=known.arrays())
             self.losses_ = learned
+            self.scores_ = scores
         return self
 
     @abc.abstractmethod
     def _default_losses(self, known: Knowledge) -> list[Term]:
         """The losses that what is known calls for."""
+
+
+def _score(run: Run, clouds: Clouds, epsilon: float, pairs: NDArray[np.int64] | None) -> float:
+    """What a run is chosen by: RMSE on pairs that it was not trained on, or its objective."""
+    if pairs is None or not run.history:
+        return run.objective
+    if not np.isfinite(run.objective):
+        return np.inf  # training gave up
+    entropic_map, dual, _ = solved_map(clouds, run.model.cost, epsilon)
+    mapped = np.asarray(entropic_map.forward(jnp.asarray(clouds.source[pairs[:, 0]])))
+    missed = np.sum((mapped - clouds.target[pairs[:, 1]]) ** 2, axis=1)
+    error = float(np.sqrt(np.mean(missed)))
+    return error if dual.converged and np.isfinite(error) else np.inf
 
 
 class MongeMap(CostEstimator):
@@ -189,6 +226,10 @@ class MongeMap(CostEstimator):
         Sinkhorn iterations.
     many_to_many : bool, default=False
         Accept several targets for one source; the map then fits their mean.
+    n_init : int, default=1
+        Number of starts, with the seeds random_state, random_state + 1, …, trained in one compiled
+        program. The one with the least RMSE on ``validation_pairs`` is kept or, where there are
+        none, the one with the least loss.
     normalize_weight : bool, default=False
         Divide weights by their sum instead of refusing a sum other than 1.
     random_state : int, RandomState or None, default=0
@@ -218,6 +259,9 @@ class MongeMap(CostEstimator):
         Whether and how well the final problem was solved.
     data_sha256_ : str
         Hash of the arrays that were fitted.
+    scores_ : array
+        What each start was judged by: the RMSE on validation pairs, or the loss with penalties at
+        the end; infinite where training gave up.
     n_features_in_ : int
         Number of features.
     n_iter_ : int

@@ -25,7 +25,7 @@ from mongefit.losses import (
     Weighted,
 )
 from mongefit.progress import TrainingBar
-from mongefit.training import Model, Problem, Schedule, train
+from mongefit.training import Model, Problem, Run, Schedule, train
 from mongefit.validation import (
     Knowledge,
     check_count,
@@ -84,27 +84,24 @@ class TrainedEstimator(EntropicEstimator):
     def _train(
         self,
         clouds: Clouds,
-        cost: Cost,
+        costs: Sequence[Cost],
         known: Knowledge,
         losses: Sequence[Weighted],
         penalties: Sequence[Weighted],
         epsilon: tuple[float, float],
-    ) -> tuple[Model, dict[str, np.ndarray]]:
-        """Train a cost; without steps it comes back as it is."""
+    ) -> list[Run]:
+        """Train each of the costs; without steps they come back as they are."""
         dtype = clouds.x.dtype
         terms = [each.term for each in [*losses, *penalties]]
         _check_requirements(terms, known)
-        if any(isinstance(term, LearnedMapLoss) for term in terms):
-            moves, weight = _first_displacements(clouds, cost, epsilon[0])
-            seed = check_seed(self.random_state)
-            terms = [
-                term.initialised(moves, weight, seed) if isinstance(term, LearnedMapLoss) else term
-                for term in terms
-            ]
-        model = cast(Model(cost, tuple(terms)), dtype)
+        seed = check_seed(self.random_state)
+        models = [
+            cast(Model(cost, _started(terms, clouds, cost, epsilon[0], seed + k)), dtype)
+            for k, cost in enumerate(costs)
+        ]
         max_iter = int(self.max_iter)
         if max_iter == 0:
-            return model, {}
+            return [Run(model, np.inf, {}) for model in models]
         problem = Problem(
             clouds.x, clouds.y, clouds.a, clouds.b,
             pairs=None if known.pairs is None else Pairs.of(
@@ -126,7 +123,7 @@ class TrainedEstimator(EntropicEstimator):
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
-            return train(problem, model, on_interval=bar.update)
+            return train(problem, models, on_interval=bar.update)
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:
@@ -159,6 +156,19 @@ def _check_requirements(terms: Sequence[Any], known: Knowledge) -> None:
                 f"{type(term).__name__}() needs {requires}: give fit(X, Y, {requires}=…), or leave "
                 "it out."
             )
+
+
+def _started(
+    terms: Sequence[Any], clouds: Clouds, cost: Cost, epsilon: float, seed: int
+) -> tuple[Any, ...]:
+    """The terms, with the arrays of those that learn chosen for this cost."""
+    if not any(isinstance(term, LearnedMapLoss) for term in terms):
+        return tuple(terms)
+    moves, weight = _first_displacements(clouds, cost, epsilon)
+    return tuple(
+        term.initialised(moves, weight, seed) if isinstance(term, LearnedMapLoss) else term
+        for term in terms
+    )
 
 
 def _first_displacements(

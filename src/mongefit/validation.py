@@ -134,29 +134,11 @@ def check_pairs(
 
     None and None when there are no pairs.
     """
-    array = np.zeros((0, 2), int) if pairs is None else _as_array(pairs, "pairs")
-    if array.size == 0:
+    array = _check_pair_table(pairs, n, m, "pairs")
+    if len(array) == 0:
         if weight is not None:
             raise DataError("pair_weight was given without pairs.")
         return None, None
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise DataError(
-            f"pairs has shape {array.shape}; (k, 2) is needed, a source row and a target row each."
-        )
-    if array.dtype.kind not in "iu":
-        raise DataError(
-            f"pairs holds values of type {array.dtype}; integer row numbers are needed. "
-            "Convert it with .astype(int) if these are row numbers."
-        )
-    for column, size, cloud in ((0, n, "source"), (1, m, "target")):
-        outside = (array[:, column] < 0) | (array[:, column] >= size)
-        if np.any(outside):
-            k = int(np.argmax(outside))
-            raise DataError(
-                f"{outside.sum()} of {len(array)} pairs name a {cloud} row that does not exist "
-                f"(first: pair {k}, row {array[k, column]}). Rows are numbered 0 to {size - 1}."
-            )
-    array = array.astype(np.int64)
     confidence = _check_pair_weight(weight, len(array))
     _, first = np.unique(array, axis=0, return_index=True)
     if len(first) < len(array):
@@ -171,6 +153,48 @@ def check_pairs(
             "elsewhere."
         )
     return array, confidence
+
+
+def check_validation_pairs(
+    validation_pairs: Any, n: int, m: int, pairs: NDArray[np.int64] | None
+) -> NDArray[np.int64] | None:
+    """Pairs to choose by, none of which is trained on; None when there are none."""
+    array = _check_pair_table(validation_pairs, n, m, "validation_pairs")
+    if len(array) == 0:
+        return None
+    trained_on = set() if pairs is None else set(map(tuple, pairs.tolist()))
+    both = [pair for pair in map(tuple, array.tolist()) if pair in trained_on]
+    if both:
+        raise DataError(
+            f"{len(both)} of {len(array)} validation_pairs are trained on too (first: source row "
+            f"{both[0][0]}, target row {both[0][1]}). Leave them out of one of the two."
+        )
+    return array
+
+
+def _check_pair_table(pairs: Any, n: int, m: int, name: str) -> NDArray[np.int64]:
+    """Integers [k, 2] within range; no rows when there are no pairs."""
+    array = np.zeros((0, 2), int) if pairs is None else _as_array(pairs, name)
+    if array.size == 0:
+        return np.zeros((0, 2), np.int64)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise DataError(
+            f"{name} has shape {array.shape}; (k, 2) is needed, a source row and a target row each."
+        )
+    if array.dtype.kind not in "iu":
+        raise DataError(
+            f"{name} holds values of type {array.dtype}; integer row numbers are needed. "
+            "Convert it with .astype(int) if these are row numbers."
+        )
+    for column, size, cloud in ((0, n, "source"), (1, m, "target")):
+        outside = (array[:, column] < 0) | (array[:, column] >= size)
+        if np.any(outside):
+            k = int(np.argmax(outside))
+            raise DataError(
+                f"{outside.sum()} of {len(array)} {name} name a {cloud} row that does not exist "
+                f"(first: pair {k}, row {array[k, column]}). Rows are numbered 0 to {size - 1}."
+            )
+    return array.astype(np.int64)
 
 
 def _check_pair_weight(weight: Any, size: int) -> NDArray[np.float64]:

@@ -178,8 +178,8 @@ strict, verbose
             start = jr.normal(jr.key(check_seed(self.random_state)), (clouds.dim, rank))
             cost = Cost(ElasticCost(start, gamma))
             losses = check_terms([OffSubspace()], "losses")
-            model, history = self._train(clouds, cost, Knowledge(), losses, [], epsilon)
-            self._finish(X, clouds, model.cost, epsilon=epsilon[1], history=history)
-            learned = cast(ElasticCost, model.cost.h)
+            (run,) = self._train(clouds, [cost], Knowledge(), losses, [], epsilon)
+            self._finish(X, clouds, run.model.cost, epsilon=epsilon[1], history=run.history)
+            learned = cast(ElasticCost, run.model.cost.h)
             self.basis_ = np.asarray(learned.orthonormal_basis, dtype=np.float64)
         return self

@@ -67,6 +67,7 @@ def save(estimator: MongeMap, path: str | os.PathLike[str], *, overwrite: bool =
         "shape": [len(estimator.map_.x), len(estimator.map_.y), estimator.n_features_in_],
         "n_iter": estimator.n_iter_,
         "losses": [describe_part(loss) for loss in estimator.losses_],
+        "scores": [score if np.isfinite(score) else None for score in estimator.scores_.tolist()],
         "diagnostics": estimator.diagnostics_,
         "data_sha256": estimator.data_sha256_,
     }
@@ -192,6 +193,8 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap
     estimator.history_ = history
     estimator.n_iter_ = header["n_iter"]
     estimator.losses_ = tuple(spec and build_part(spec) for spec in header["losses"])
+    scores = [np.inf if score is None else score for score in header["scores"]]
+    estimator.scores_ = np.asarray(scores, dtype=np.float64)
     estimator.diagnostics_ = header["diagnostics"]
     estimator.data_sha256_ = header["data_sha256"]
     estimator.n_features_in_ = dim

@@ -11,6 +11,7 @@ from mongefit.training.problem import Model as Model
 from mongefit.training.problem import Problem as Problem
 from mongefit.training.problem import Schedule as Schedule
 from mongefit.training.problem import trainable as trainable
+from mongefit.training.run import Run as Run
 from mongefit.training.run import run_interval as run_interval
 from mongefit.training.run import train as train
 from mongefit.training.state import Info as Info

@@ -1,0 +1,60 @@
+"""Several starts in one fit, and how the best of them is chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mongefit
+from mongefit import MongeMap, datasets
+from mongefit.errors import DataError, OptionError
+from mongefit.metrics import rmse
+
+N = 16
+X, Y = datasets.t_shape(N, seed=0)
+ROWS = np.arange(N)
+PAIRS, HELD_OUT = (np.stack([rows, rows], axis=1) for rows in (ROWS[::2], ROWS[1::2]))
+OPTIONS = {"hidden_layer_sizes": (4,), "max_iter": 12, "epsilon": 0.1}
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The runs from three seeds, one by one."""
+    return [MongeMap(**OPTIONS, random_state=seed).fit(X, Y, pairs=PAIRS) for seed in (5, 6, 7)]
+
+
+def test_the_start_with_the_least_loss_is_kept(alone, tmp_path):
+    found = MongeMap(**OPTIONS, random_state=5, n_init=3).fit(X, Y, pairs=PAIRS)
+    expected = [run.scores_[0] for run in alone]
+    np.testing.assert_allclose(found.scores_, expected, rtol=1e-9)
+    best = alone[int(np.argmin(expected))]
+    np.testing.assert_allclose(found.transform(X), best.transform(X), rtol=1e-7)
+    np.testing.assert_allclose(found.history_["loss"], best.history_["loss"], rtol=1e-9)
+    found.save(tmp_path / "model.mongefit")
+    again = mongefit.load(tmp_path / "model.mongefit")
+    np.testing.assert_array_equal(again.scores_, found.scores_)
+    assert again.n_init == 3
+
+
+def test_the_start_that_predicts_validation_pairs_best_is_kept(alone):
+    found = MongeMap(**OPTIONS, random_state=5, n_init=3)
+    found.fit(X, Y, pairs=PAIRS, validation_pairs=HELD_OUT)
+    errors = [rmse(run.transform(X[HELD_OUT[:, 0]]), Y[HELD_OUT[:, 1]]) for run in alone]
+    np.testing.assert_allclose(found.scores_, errors, rtol=1e-7)
+    best = alone[int(np.argmin(errors))]
+    np.testing.assert_allclose(found.transform(X), best.transform(X), rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("options", "validation_pairs", "error", "said"),
+    [
+        ({"n_init": 0}, None, OptionError, "n_init must be a whole number >= 1"),
+        ({}, PAIRS[:3], DataError, "3 of 3 validation_pairs are trained on too"),
+        ({}, [[0, N]], DataError, f"validation_pairs name a target row .* 0 to {N - 1}"),
+        ({}, [[0.5, 1.0]], DataError, "validation_pairs holds values of type float64"),
+        ({}, [0, 1], DataError, r"validation_pairs has shape \(2,\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, validation_pairs, error, said):
+    with pytest.raises(error, match=said):
+        MongeMap(**(OPTIONS | options)).fit(X, Y, pairs=PAIRS, validation_pairs=validation_pairs)
