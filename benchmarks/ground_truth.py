@@ -41,7 +41,6 @@ from mongefit.baselines import (
 from mongefit.metrics import l2_uvp
 
 EPSILONS = (0.1, 0.03, 0.01, 0.003, 0.001)
-LEARNED_EPSILONS = (0.1, 0.03, 0.01)
 
 
 class TrueCostMap:
@@ -79,10 +78,10 @@ def methods(
         "true cost": [lambda e=e: TrueCostMap(problem.cost, e) for e in EPSILONS],
         "squared Euclidean": [lambda e=e: EuclideanMap(epsilon=e) for e in EPSILONS],
         "learned (MongeMap)": [
-            lambda e=e: MongeMap(**learned, epsilon=(0.1, e)) for e in LEARNED_EPSILONS
+            lambda e=e: MongeMap(**learned, epsilon=(0.1, e)) for e in options.learned_epsilons
         ],
         "CouplingFit": [
-            lambda e=e: CouplingFit(**learned, epsilon=(0.1, e)) for e in LEARNED_EPSILONS
+            lambda e=e: CouplingFit(**learned, epsilon=(0.1, e)) for e in options.learned_epsilons
         ],
         "MongeGapMap": [
             lambda: MongeGapMap(epsilon=0.03, max_iter=options.steps, learning_rate=0.01)
@@ -156,6 +155,10 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=32)
     parser.add_argument("--known", nargs="+", type=int, help="numbers of known pairs")
     parser.add_argument("--dtype", default="float64", help="precision of the learned costs")
+    parser.add_argument(
+        "--learned-epsilons", nargs="+", type=float, default=[0.1, 0.03, 0.01],
+        help="where training may end; validation chooses",
+    )  # fmt: skip
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="64 points in 2-d, 100 steps")

@@ -1,89 +1,229 @@
-"""What a training step costs, in multiples of one evaluation of h over all pairs.
+"""What training and mapping cost, beside the limit of the machine and beside plain alternatives.
 
-Run with `make bench`. Ratios are measured in one run, since machines differ and are noisy; the
-table is printed and stored in benchmarks/results with the machine and the versions.
+Run with `make bench`. All ratios are of times measured in one run, since machines differ and are
+noisy; the table is printed and stored in benchmarks/results with the machine and the versions.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
+import reference
+from ott.geometry import costs, pointcloud
+from ott.math import legendre
+from ott.problems.linear import linear_problem
+from ott.solvers.linear import sinkhorn
 
-from mongefit import MongeMap, datasets
-from mongefit.costs import pairwise_value_and_gradient
+from mongefit import MongeMap, build_map, datasets
+from mongefit.convex import ICNN
+from mongefit.costs import Cost, pairwise_value
+from mongefit.maps import Units
 
 REPEATS = 7
+N = 128
+LAYERS = (32, 32)
+EPSILON = (0.05, 0.002)
+Row = tuple[str, str, float, str]
 
 
-def median_time(function, *arguments) -> float:
+def median_time(function, *arguments, repeats: int = REPEATS) -> float:
     """Median seconds of a call, after one that compiles.
 
     Arguments are passed in: what a compiled function closes over is folded into it as constants.
     """
     jax.block_until_ready(function(*arguments))
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         start = time.perf_counter()
         jax.block_until_ready(function(*arguments))
         times.append(time.perf_counter() - start)
     return float(np.median(times))
 
 
-def measure() -> dict[str, float]:
-    X, Y = datasets.t_shape(128, seed=0)
-    pairs = np.stack([np.arange(128)] * 2, axis=1)
-    settings = {"hidden_layer_sizes": (32, 32), "epsilon": (0.05, 0.002)}
+def t_shape() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X, Y = datasets.t_shape(N, seed=0)
+    return X, Y, np.stack([np.arange(N)] * 2, axis=1)
 
-    start = time.perf_counter()
-    MongeMap(**settings, max_iter=9).fit(X, Y, pairs=pairs)
-    compiling = time.perf_counter() - start
-    start = time.perf_counter()
-    model = MongeMap(**settings, max_iter=199).fit(X, Y, pairs=pairs)
-    step = (time.perf_counter() - start) / 200
 
+def model(**options) -> MongeMap:
+    return MongeMap(**{"hidden_layer_sizes": LAYERS, "epsilon": EPSILON} | options)
+
+
+def first_interval() -> float:
+    """Seconds until ten steps are done, nearly all of it compilation."""
+    X, Y, pairs = t_shape()
+    start = time.perf_counter()
+    model(max_iter=9).fit(X, Y, pairs=pairs)
+    return time.perf_counter() - start
+
+
+def compilation() -> Iterator[Row]:
+    """In processes of their own: with an empty cache, and with what the first one left in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        # As the command line sets it.
+        settings = {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        for name in ("first fit of 10 steps, empty cache", "the same, from the cache"):
+            ran = subprocess.run(
+                [sys.executable, __file__, "--first-interval"],
+                env={**os.environ, **settings},
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            yield name, "float64", float(ran.stdout.split()[-1]), "s"
+
+
+def training(steps: int, reference_steps: int) -> Iterator[Row]:
+    """Steps of a whole run, in multiples of one forward evaluation and of the reference's."""
+    X, Y, pairs = t_shape()
+    weight = np.full(N, 1 / N)
     with jax.enable_x64(True):
-        fitted = model.map_
-        evaluation = median_time(
-            eqx.filter_jit(pairwise_value_and_gradient), fitted.cost.h, fitted.x, fitted.y
-        )
+        units = Units.of(X, Y, weight, weight)
+        x, y = units.into(X), units.into(Y)
+        h = ICNN(2, LAYERS, key=jr.key(0))
+        forward = median_time(eqx.filter_jit(pairwise_value), h, x, y, repeats=50)
         square = jnp.asarray(np.random.default_rng(0).normal(size=(1024, 1024)))
-        matmul_rate = 2 * 1024**3 / median_time(jax.jit(jnp.matmul), square, square)
-    # Both signs of z, one hidden-to-hidden and two passthrough layers, forward and backward.
-    operations = 2 * 128**2 * 2 * 2 * (32 * 32 + 2 * 2 * 32 + 32)
+        rate = 2 * 1024**3 / median_time(jax.jit(jnp.matmul), square, square)
+    # Both signs of z; two layers from z, one between them and the output.
+    operations = 2 * N**2 * 2 * (2 * 2 * 32 + 32 * 32 + 32)
+    yield "forward evaluation of the cost matrix", "float64", 1e3 * forward, "ms"
+    yield (
+        "its rate over that of a matrix product", "float64", 100 * operations / forward / rate, "%",
+    )  # fmt: skip
+
+    losses = {}
+    seconds = {}
+    for dtype in ("float64", "mixed"):
+        model(max_iter=9, dtype=dtype).fit(X, Y, pairs=pairs)
+        start = time.perf_counter()
+        fitted = model(max_iter=steps, dtype=dtype).fit(X, Y, pairs=pairs)
+        seconds[dtype] = time.perf_counter() - start
+        losses[dtype] = fitted.history_["loss"]
+        yield f"{steps} training steps after compilation", dtype, seconds[dtype], "s"
+        yield "one step", dtype, 1e3 * seconds[dtype] / steps, "ms"
+        yield "one step / forward evaluation", dtype, seconds[dtype] / steps / forward, "×"
+
+    model(max_iter=9, n_init=10).fit(X, Y, pairs=pairs)
     start = time.perf_counter()
-    model.transform(X)
-    transform = time.perf_counter() - start
-    return {
-        "first fit of 10 steps, with compilation (s)": compiling,
-        "training step (ms)": 1e3 * step,
-        "value and gradient of h over all pairs (ms)": 1e3 * evaluation,
-        "training step / evaluation": step / evaluation,
-        "evaluation's share of the matrix-product rate (%)": 100
-        * operations / evaluation / matmul_rate,
-        "transform of 128 points, with compilation (s)": transform,
-    }  # fmt: skip
+    model(max_iter=steps // 5, n_init=10).fit(X, Y, pairs=pairs)
+    ten = (time.perf_counter() - start) / (steps // 5)
+    yield "a step of 10 starts / of one", "float64", ten / (seconds["float64"] / steps), "×"
+
+    if reference_steps:
+        times = [0.0]
+        with jax.enable_x64(True):
+            _, slow = reference.train(
+                h, x, y, epsilons=EPSILON, steps=reference_steps, rate=0.05,
+                on_step=lambda: times.append(time.perf_counter()),
+            )  # fmt: skip
+        plain = float(np.mean(np.diff(times)[3:]))
+        yield f"one step of the plain reference, mean of {reference_steps}", "float64", plain, "s"
+        for dtype in ("float64", "mixed"):
+            ratio = plain / (seconds[dtype] / steps)
+            yield "the reference's step / ours", f"float64 / {dtype}", ratio, "×"
+        if reference_steps == steps:
+            yield "final loss, the reference", "float64", float(slow[-1]), ""
+            for dtype, loss in losses.items():
+                yield "final loss, ours", dtype, float(loss[-1]), ""
+
+
+class PlainCost(costs.TICost):
+    """h as a user of OTT-JAX would give it, with OTT's numerical Legendre transform."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = weights
+
+    def h(self, z):
+        return reference.convex(self.weights, z)
+
+    def h_legendre(self, z):
+        return legendre(self.h)(z)
+
+    def tree_flatten(self):
+        return (self.weights,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(*children)
+
+
+jax.tree_util.register_pytree_node_class(PlainCost)
+
+
+def mapping(points: int, others: int = 512, dim: int = 10) -> Iterator[Row]:
+    """`transform` of new points beside OTT's entropic map of the same cost."""
+    rng = np.random.default_rng(0)
+    clouds = [rng.normal(size=(size, dim)) for size in (others, others, points)]
+    for dtype in ("float64", "float32"):
+        with jax.enable_x64(True):
+            x, y, new = (jnp.asarray(cloud, dtype) for cloud in clouds)
+            y = y + 0.5
+            h = jax.tree.map(
+                lambda leaf, dtype=dtype: leaf.astype(dtype), ICNN(dim, (64, 64, 64), key=jr.key(0))
+            )
+            fitted, dual = eqx.filter_jit(build_map)(
+                Cost(h), x, y, epsilon=jnp.asarray(0.05, dtype)
+            )
+            assert dual.converged
+            ours = median_time(eqx.filter_jit(type(fitted).forward), fitted, new, repeats=3)
+        yield f"transform of {points} points, m = {others}, {dim}-d", dtype, ours, "s"
+        with jax.enable_x64(dtype == "float64"):
+            x, y, new = (jnp.asarray(np.asarray(cloud)) for cloud in (x, y, new))
+            h = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), h)
+            geometry = pointcloud.PointCloud(x, y, cost_fn=PlainCost(h), epsilon=float(fitted.eps))
+            problem = linear_problem.LinearProblem(geometry)
+            potentials = jax.jit(sinkhorn.Sinkhorn())(problem).to_dual_potentials()
+            theirs = median_time(jax.jit(potentials.transport), new, repeats=1)
+        yield "OTT-JAX, numerical Legendre transform", dtype, theirs, "s"
+        yield "OTT-JAX / ours", dtype, theirs / ours, "×"
 
 
 def main() -> None:
-    rows = measure()
-    width = max(map(len, rows))
-    print("T-shape, 128 × 128 pairs in 2-d, ICNN (32, 32) symmetric, float64\n")
-    for name, value in rows.items():
-        print(f"{name:<{width}}  {value:10.3g}")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--reference-steps", type=int, default=40, help="0 leaves it out")
+    parser.add_argument("--points", type=int, default=200, help="new points to transform")
+    parser.add_argument("--first-interval", action="store_true", help="one measurement alone")
+    options = parser.parse_args()
+    if options.first_interval:
+        print(first_interval())
+        return
+    print(f"T-shape, {N} × {N} pairs in 2-d, ICNN {LAYERS} symmetric, epsilon {EPSILON}\n")
+    rows = []
+    for part in (
+        compilation(),
+        training(options.steps, options.reference_steps),
+        mapping(options.points),
+    ):
+        for row in part:
+            name, dtype, value, unit = row
+            print(f"{name:<52} {dtype:<17} {value:9.3g} {unit}", flush=True)
+            rows.append(row)
     record = {
         "rows": rows,
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
+            "cores": len(os.sched_getaffinity(0)),
             "device": str(jax.devices()[0]),
         },
         "versions": {n: importlib.metadata.version(n) for n in ("mongefit", "jax", "numpy")},
