@@ -41,6 +41,7 @@ class CostEstimator(TrainedEstimator):
         alpha: float = 0.01,
         epsilon: float | tuple[float, float] = 0.01,
         max_iter: int = 500,
+        batch_size: int | None = None,
         learning_rate: float | tuple[float, float] = 0.05,
         diffeo_learning_rate: float | tuple[float, float] = 0.005,
         losses: list[Any] | None = None,
@@ -62,6 +63,7 @@ class CostEstimator(TrainedEstimator):
         self.alpha = alpha
         self.epsilon = epsilon
         self.max_iter = max_iter
+        self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.diffeo_learning_rate = diffeo_learning_rate
         self.losses = losses
@@ -210,6 +212,11 @@ class MongeMap(CostEstimator):
         Entropic regularisation relative to the mean cost, or its (start, end) over training.
     max_iter : int, default=500
         Training steps. With 0 the map of the initial cost is built.
+    batch_size : int, default=None
+        Points of each cloud in a training step: all that are in pairs or groups, and others drawn
+        anew each time; all points by default. A step then trains the map between two samples, which
+        is blurred and shifted by their size; the map that is built in the end is that of all
+        points.
     learning_rate, diffeo_learning_rate : float or (float, float), default=0.05 and 0.005
         Adam's rates for h and for the flows, or their (start, end) over training.
     losses : list of losses, default=None

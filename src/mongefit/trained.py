@@ -25,7 +25,7 @@ from mongefit.losses import (
     Weighted,
 )
 from mongefit.progress import TrainingBar
-from mongefit.training import Model, Problem, Run, Schedule, train
+from mongefit.training import Batches, Model, Problem, Run, Schedule, train
 from mongefit.validation import (
     Knowledge,
     check_count,
@@ -45,6 +45,7 @@ class TrainedEstimator(EntropicEstimator):
 
     epsilon: float | tuple[float, float]
     max_iter: int
+    batch_size: int | None
     learning_rate: float | tuple[float, float]
     diffeo_learning_rate: float | tuple[float, float]
     dual: str | DualSolver
@@ -60,6 +61,8 @@ class TrainedEstimator(EntropicEstimator):
             check_schedule(self.learning_rate, "learning_rate")
             check_schedule(self.diffeo_learning_rate, "diffeo_learning_rate")
         check_count(self.max_iter, "max_iter")
+        if self.batch_size is not None:
+            check_count(self.batch_size, "batch_size", minimum=2)
         if not isinstance(self.dual, DualSolver) and self.dual not in DUALS:
             raise OptionError(
                 f"dual must be one of {', '.join(DUALS)} or a DualSolver, got {self.dual!r}."
@@ -123,7 +126,21 @@ class TrainedEstimator(EntropicEstimator):
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
-            return train(problem, models, on_interval=bar.update)
+            return train(
+                problem, models, batches=self._batches(problem, seed), on_interval=bar.update
+            )
+
+    def _batches(self, problem: Problem, seed: int) -> Batches | None:
+        if self.batch_size is None or self.batch_size >= max(len(problem.x), len(problem.y)):
+            return None
+        batches = Batches.of(problem, self.batch_size, seed)
+        for side, name in ((batches.source, "source"), (batches.target, "target")):
+            if side.drawn < 1 <= len(side.free):
+                raise OptionError(
+                    f"batch_size must be above {len(side.fixed)}: a batch holds all {name} points "
+                    f"that are in pairs or groups, and others; got {self.batch_size}."
+                )
+        return batches
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:

@@ -144,6 +144,7 @@ strict, verbose
 
     # There are no flows to train and no pairs to pair.
     diffeo_learning_rate = 1.0
+    batch_size = None
     many_to_many = True
 
     def fit(

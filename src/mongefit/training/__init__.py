@@ -6,6 +6,7 @@ the parameters go half the way back to the last ones that worked, epsilon is hel
 and the step is counted.
 """
 
+from mongefit.training.batches import Batches as Batches
 from mongefit.training.problem import DEFAULT_OPTIMISER as DEFAULT_OPTIMISER
 from mongefit.training.problem import Model as Model
 from mongefit.training.problem import Problem as Problem

@@ -12,16 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from mongefit.errors import TrainingError
+from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem
 from mongefit.training.state import Info, State, initial_state, with_parameters
 from mongefit.training.step import step
 
 
-def _interval(problem: Problem, state: State, length: int) -> tuple[State, Info]:
+def _interval(
+    problem: Problem, state: State, length: int, batches: Batches | None
+) -> tuple[State, Info]:
     arrays, static = eqx.partition(state, eqx.is_array)
 
     def take(arrays):
-        new_state, info = step(problem, eqx.combine(arrays, static))
+        new_state, info = step(problem, eqx.combine(arrays, static), batches)
         return eqx.filter(new_state, eqx.is_array), info
 
     blank = jax.tree.map(
@@ -40,17 +43,21 @@ def _interval(problem: Problem, state: State, length: int) -> tuple[State, Info]
 
 
 @eqx.filter_jit
-def run_interval(problem: Problem, state: State, length: int) -> tuple[State, Info]:
+def run_interval(
+    problem: Problem, state: State, length: int, batches: Batches | None = None
+) -> tuple[State, Info]:
     """``length`` steps in one compiled scan.
 
     Step ``max_iter`` is the last: it evaluates the outcome of the ``max_iter`` updates before it.
     Steps beyond it are not taken; their infos carry its number plus one or more.
     """
-    return _interval(problem, state, length)
+    return _interval(problem, state, length, batches)
 
 
 @eqx.filter_jit
-def run_intervals(problem: Problem, states: State, length: int) -> tuple[State, Info]:
+def run_intervals(
+    problem: Problem, states: State, length: int, batches: Batches | None = None
+) -> tuple[State, Info]:
     """`run_interval` for several states, stacked along the first axis, in one compiled program.
 
     On a CPU one after the other, which keeps its cache warm and each run what it is alone; on an
@@ -59,7 +66,7 @@ def run_intervals(problem: Problem, states: State, length: int) -> tuple[State, 
     arrays, static = eqx.partition(states, eqx.is_array)
 
     def one(arrays):
-        state, infos = _interval(problem, eqx.combine(arrays, static), length)
+        state, infos = _interval(problem, eqx.combine(arrays, static), length, batches)
         return eqx.filter(state, eqx.is_array), infos
 
     over = jax.lax.map if jax.default_backend() == "cpu" else lambda f, xs: jax.vmap(f)(xs)
@@ -89,6 +96,7 @@ def train(
     problem: Problem,
     models: Sequence[Model],
     *,
+    batches: Batches | None = None,
     interval: int = 10,
     max_failures: int = 30,
     on_interval: Callable[[Info], None] | None = None,
@@ -101,6 +109,8 @@ def train(
         What to train on and how.
     models
         Where to start: models that differ in their numbers only.
+    batches
+        How to draw the points of each step; all points by default.
     interval
         Steps per compiled scan, after each of which ``on_interval`` is called with the infos of the
         run whose loss is lowest.
@@ -117,16 +127,16 @@ def train(
     TrainingError
         When training gave up in every run, naming the step and the cause.
     """
-    states = [initial_state(problem, model) for model in models]
+    states = [initial_state(problem, model, batches) for model in models]
     state = states[0] if len(models) == 1 else jax.tree.map(_stack, *states)
     last, given_up = int(problem.max_iter), np.zeros(len(models), bool)
     history: list[Info] = []
     for start in range(0, last + 1, interval):
         if len(models) == 1:
-            state, infos = run_interval(problem, state, interval)
+            state, infos = run_interval(problem, state, interval, batches)
             infos = jax.tree.map(lambda leaf: np.asarray(leaf)[None], infos)
         else:
-            state, infos = run_intervals(problem, state, interval)
+            state, infos = run_intervals(problem, state, interval, batches)
         taken = min(interval, last + 1 - start)
         history.append(jax.tree.map(lambda leaf, taken=taken: np.asarray(leaf)[:, :taken], infos))
         given_up |= np.ravel(state.failures) >= max_failures

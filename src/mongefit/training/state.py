@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from mongefit.losses import MapLoss, Term
+from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem, trainable
 
 
@@ -19,9 +20,10 @@ class WarmStart(eqx.Module):
     Attributes
     ----------
     g
-        Potentials.
+        Potentials; NaN where none is known yet.
     z
-        Inverse gradients, of the forward map followed by those of the reverse map.
+        Inverse gradients, of the forward map followed by those of the reverse map; NaN where none
+        is known. Batches keep none.
     gradient
         ∇h over all pairs, where h must solve for it, else None.
     """
@@ -140,9 +142,26 @@ def needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | A
     return np.arange(0)
 
 
-def initial_state(problem: Problem, model: Model) -> State:
+def batch_start(warm: WarmStart, rows: Int[Array, " s"], columns: Int[Array, " t"]) -> WarmStart:
+    """What is known at the points of a batch."""
+    gradient = None if warm.gradient is None else warm.gradient[rows][:, columns]
+    return WarmStart(warm.g[columns], warm.z, gradient)
+
+
+def keep_batch(
+    warm: WarmStart, part: WarmStart, rows: Int[Array, " s"], columns: Int[Array, " t"]
+) -> WarmStart:
+    """What is known of all points, after a batch."""
+    gradient = warm.gradient
+    if gradient is not None:
+        gradient = gradient.at[rows[:, None], columns].set(part.gradient)
+    return WarmStart(warm.g.at[columns].set(part.g), warm.z, gradient)
+
+
+def initial_state(problem: Problem, model: Model, batches: Batches | None = None) -> State:
     """The state before the first step."""
-    mapped = sum(len(needed(model, problem, way)) for way in ("forward", "reverse"))
+    part = problem if batches is None else batches.draw(problem, jnp.asarray(0))[0]
+    mapped = sum(len(needed(model, part, way)) for way in ("forward", "reverse"))
     dtype = problem.x.dtype
     n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
     # NaN is no guess: the first step starts cold.
@@ -153,7 +172,12 @@ def initial_state(problem: Problem, model: Model) -> State:
         parameters=parameters,
         good=parameters,
         optimiser=problem.optimiser.init(parameters),
-        warm=WarmStart(jnp.zeros_like(problem.b), jnp.zeros((mapped, dim), dtype), gradient),
+        warm=WarmStart(
+            # With batches the first ones meet points that no batch before them had.
+            jnp.full_like(problem.b, 0.0 if batches is None else jnp.nan),
+            jnp.full((mapped, dim), jnp.nan, dtype),
+            gradient,
+        ),
         best=parameters,
         best_objective=jnp.asarray(jnp.inf, dtype),
         step=jnp.asarray(0),

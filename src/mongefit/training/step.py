@@ -9,12 +9,22 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mongefit.conjugate import InverseGradient, inverse_gradient
 from mongefit.costs import pairwise_value_and_gradient
-from mongefit.duals import DualSolution, plan, solve_dual
+from mongefit.duals import DualSolution, plan, soft_minimum, solve_dual
 from mongefit.losses import Context
 from mongefit.maps import conditional_mean, conditional_weights, relative_eps
 from mongefit.sparse import gradients, pairwise
+from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem, trainable
-from mongefit.training.state import Info, State, WarmStart, flatten, needed, of_flows
+from mongefit.training.state import (
+    Info,
+    State,
+    WarmStart,
+    batch_start,
+    flatten,
+    keep_batch,
+    needed,
+    of_flows,
+)
 
 
 class _Solves(eqx.Module):
@@ -28,12 +38,18 @@ class _Solves(eqx.Module):
 
 
 def evaluate(
-    problem: Problem, model: Model, epsilon: Float[Array, ""], warm: WarmStart
+    problem: Problem,
+    model: Model,
+    epsilon: Float[Array, ""],
+    warm: WarmStart,
+    *,
+    batched: bool = False,
 ) -> tuple[Context, _Solves]:
     """Everything that the terms look at, each part computed once.
 
     h is evaluated over all pairs, ∇h and all derivatives over those that carry mass to a point at
     which the map is needed. An h that must solve for its value has ∇h along with it, everywhere.
+    In a batch some potentials to start from may not be known.
     """
     x, y, a, b, cost = problem.x, problem.y, problem.a, problem.b, model.cost
     h = cost.h
@@ -45,9 +61,10 @@ def evaluate(
     else:
         C, token = pairwise(h, u, v, dtype=problem.pair_dtype)
     eps = relative_eps(C, a, b, epsilon)
+    g_init = _complete(*jax.lax.stop_gradient((C, a, b, eps)), warm.g) if batched else warm.g
     dual = solve_dual(
         C, a, b, eps,
-        g_init=warm.g, solver=problem.dual_solver, differentiate=problem.differentiate,
+        g_init=g_init, solver=problem.dual_solver, differentiate=problem.differentiate,
     )  # fmt: skip
     s = _scatter(rows, conditional_weights(C[rows], b, dual.g, eps), n, fill=0.0)
     t = _scatter(columns, conditional_weights(C.T[columns], a, dual.f, eps), m, fill=0.0).T
@@ -56,7 +73,10 @@ def evaluate(
     p_forward = conditional_mean(s, gradient)[rows]
     p_reverse = conditional_mean(t.T, gradient.swapaxes(0, 1))[columns]
     p = jnp.concatenate([p_forward, p_reverse])
-    found = _invert(h, p, warm.z, problem.inverse_solver)
+    # Where there is no solution to start from, the mean displacement is close.
+    mean = jnp.concatenate([(u - s @ v)[rows], (t.T @ u - v)[columns]])
+    start = jnp.where(jnp.isfinite(warm.z), warm.z, jax.lax.stop_gradient(mean))
+    found = _invert(h, p, start, problem.inverse_solver)
     z_forward, z_reverse = found.z[: len(rows)], found.z[len(rows) :]
     context = Context(
         cost, x, y, a, b, C,
@@ -76,6 +96,15 @@ def evaluate(
     return context, solves
 
 
+def _complete(C, a, b, eps, g):
+    """Potentials to start from where some are not known: one sweep from those that are."""
+    known = jnp.isfinite(g)
+    f = soft_minimum(C, jnp.where(known, b, 0.0), jnp.where(known, g, 0.0), eps)
+    swept = soft_minimum(C.T, a, f, eps)
+    swept = jnp.where(jnp.all(jnp.isfinite(swept)), swept, 0.0)
+    return jnp.where(jnp.all(known), g, swept)
+
+
 def _invert(h, p, z_init, solver) -> InverseGradient:
     if len(p) == 0:  # no term looks at the map
         return InverseGradient(p, p[:, 0], p[:, 0] == 0, jnp.asarray(0))
@@ -89,10 +118,15 @@ def _scatter(rows, values, size, *, fill=jnp.nan):
 
 
 def objective(
-    problem: Problem, model: Model, epsilon: Float[Array, ""], warm: WarmStart
+    problem: Problem,
+    model: Model,
+    epsilon: Float[Array, ""],
+    warm: WarmStart,
+    *,
+    batched: bool = False,
 ) -> tuple[Float[Array, ""], tuple[Float[Array, " terms"], _Solves]]:
     """The weighted sum of all terms, each term alone, and the inner solves."""
-    context, solves = evaluate(problem, model, epsilon, warm)
+    context, solves = evaluate(problem, model, epsilon, warm, batched=batched)
     values = jnp.stack([term(context) for term in model.terms])
     return problem.weight @ values, (values, solves)
 
@@ -104,21 +138,29 @@ def _select(condition, when_true, when_false):
     )
 
 
-def step(problem: Problem, state: State) -> tuple[State, Info]:
-    """One step of training."""
+def step(problem: Problem, state: State, batches: Batches | None = None) -> tuple[State, Info]:
+    """One step of training, on all points or on a batch of them."""
+    warm = state.warm
+    if batches is not None:
+        problem, rows, columns = batches.draw(problem, state.step)
+        warm = batch_start(warm, rows, columns)
     progress = state.step / jnp.maximum(problem.max_iter, 1)
     epsilon = jnp.maximum(problem.epsilon(progress), state.epsilon_floor).astype(problem.x.dtype)
     at = state.parameters
     parameters, fixed = eqx.partition(state.model, trainable(state.start))
 
     def loss_fn(parameters):
-        return objective(problem, eqx.combine(parameters, fixed), epsilon, state.warm)
+        model = eqx.combine(parameters, fixed)
+        return objective(problem, model, epsilon, warm, batched=batches is not None)
 
     (total, (values, solves)), slopes = jax.value_and_grad(loss_fn, has_aux=True)(parameters)
     gradient = flatten(slopes)
     norm = jnp.linalg.norm(gradient)
     ok = solves.ok & jnp.isfinite(total) & jnp.isfinite(norm)
 
+    kept = solves.warm
+    if batches is not None:
+        kept = keep_batch(state.warm, kept, rows, columns)
     update, optimiser = problem.optimiser.update(gradient, state.optimiser, at)
     rate = jnp.where(
         of_flows(parameters),
@@ -135,7 +177,7 @@ def step(problem: Problem, state: State) -> tuple[State, Info]:
         parameters=jnp.where(ok, moved, 0.5 * (at + state.good)),
         good=jnp.where(ok, at, state.good),
         optimiser=_select(ok, optimiser, state.optimiser),
-        warm=_select(ok, solves.warm, state.warm),
+        warm=_select(ok, kept, state.warm),
         best=jnp.where(better, at, state.best),
         best_objective=jnp.where(better, best_objective, state.best_objective),
         step=state.step + 1,

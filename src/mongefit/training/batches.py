@@ -1,0 +1,107 @@
+"""Training on random subsets of the points that nothing is known about."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from mongefit.losses import Pairs, Subset, Subsets
+from mongefit.training.problem import Problem
+
+
+class Side(eqx.Module):
+    """Which rows of one cloud are in every batch, and which are drawn.
+
+    Attributes
+    ----------
+    fixed
+        Rows in every batch, first and in this order.
+    free
+        Rows of which ``drawn`` are in a batch.
+    drawn
+        Number of rows to draw.
+    """
+
+    fixed: Int[Array, " k"]
+    free: Int[Array, " l"]
+    drawn: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, known: Int[np.ndarray, " k"], size: int, batch_size: int) -> Side:
+        """Rows that are known about are in every batch; a batch holds at most all points."""
+        fixed = np.unique(known)
+        free = np.setdiff1d(np.arange(size), fixed)
+        drawn = min(batch_size - len(fixed), len(free))
+        return cls(jnp.asarray(fixed), jnp.asarray(free), drawn)
+
+    def draw(
+        self, key: PRNGKeyArray, weight: Float[Array, " n"]
+    ) -> tuple[Int[Array, " s"], Float[Array, " s"]]:
+        """Rows of a batch and their weights: those drawn stand for all that could be."""
+        chosen = jr.choice(key, self.free, (self.drawn,), replace=False)
+        share = weight[chosen]
+        total = jnp.sum(share)
+        # Where all that were drawn have weight zero, the rows that are always there carry on.
+        share = share * jnp.where(total > 0, jnp.sum(weight[self.free]) / total, 0.0)
+        mass = jnp.concatenate([weight[self.fixed], share])
+        return jnp.concatenate([self.fixed, chosen]), mass / jnp.sum(mass)
+
+
+class Batches(eqx.Module):
+    """How to draw batches, and what is known, by the rows of a batch."""
+
+    source: Side
+    target: Side
+    pairs: Pairs | None
+    subsets: Subsets | None
+    key: PRNGKeyArray
+
+    @classmethod
+    def of(cls, problem: Problem, batch_size: int, seed: int) -> Batches:
+        """Batches of ``batch_size`` points of each cloud, with all that something is known of."""
+        pairs, subsets = problem.pairs, problem.subsets
+        sides = []
+        for end, points in (("source", problem.x), ("target", problem.y)):
+            known = [] if pairs is None else [np.asarray(getattr(pairs, end))]
+            if subsets is not None:
+                known.append(np.ravel(getattr(subsets, end).rows))
+            rows = np.concatenate([np.zeros(0, int), *known]).astype(int)
+            sides.append(Side.of(rows, len(points), batch_size))
+        source, target = sides
+        if pairs is not None:
+            table = np.stack([_place(pairs.source, source), _place(pairs.target, target)], axis=1)
+            pairs = Pairs.of(table, pairs.weight)
+        if subsets is not None:
+            subsets = Subsets(
+                Subset(jnp.asarray(_place(subsets.source.rows, source)), subsets.source.weight),
+                Subset(jnp.asarray(_place(subsets.target.rows, target)), subsets.target.weight),
+            )
+        return cls(source, target, pairs, subsets, jr.key(seed))
+
+    def draw(
+        self, problem: Problem, step: Int[Array, ""]
+    ) -> tuple[Problem, Int[Array, " s"], Int[Array, " t"]]:
+        """The problem of a batch, and its rows in the source and in the target."""
+        keys = jr.split(jr.fold_in(self.key, step))
+        rows, a = self.source.draw(keys[0], problem.a)
+        columns, b = self.target.draw(keys[1], problem.b)
+        part = dataclasses.replace(
+            problem,
+            x=problem.x[rows],
+            y=problem.y[columns],
+            a=a,
+            b=b,
+            pairs=self.pairs,
+            subsets=self.subsets,
+        )
+        return part, rows, columns
+
+
+def _place(rows: Int[Array, "*k"], side: Side) -> Int[np.ndarray, "*k"]:
+    """Where rows of the whole cloud are in a batch."""
+    return np.searchsorted(np.asarray(side.fixed), np.asarray(rows))

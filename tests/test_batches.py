@@ -1,0 +1,139 @@
+"""Training on random subsets of the points."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from mongefit import MongeMap, datasets
+from mongefit.convex import ICNN
+from mongefit.costs import Cost
+from mongefit.errors import OptionError
+from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, TargetFit
+from mongefit.penalties import CostSize
+from mongefit.training import Batches, Model, Problem, Schedule, objective, train
+from mongefit.training.state import initial_state
+from tests.conftest import random_clouds
+
+N, M, SIZE = 20, 17, 12
+PAIRS = np.array([[3, 5], [18, 0], [7, 16]])
+
+
+@pytest.fixture(autouse=True)
+def _double(x64):
+    pass
+
+
+def problem(**changes):
+    x, y, a, b = map(jnp.asarray, random_clouds(N, M, uniform=False))
+    members = [np.array([1, 3]), np.array([8])], [np.array([2]), np.array([5, 9])]
+    built = Problem(
+        x, y, a, b,
+        pairs=Pairs.of(PAIRS, jnp.asarray([1.0, 2.0, 3.0])),
+        subsets=Subsets(Subset.of(members[0], a), Subset.of(members[1], b)),
+        weight=[1.0, 0.1, 0.1, 1e-7],
+        n_losses=3,
+        epsilon=Schedule(0.1, 0.1),
+        learning_rate=Schedule(0.05, 0.05),
+        diffeo_learning_rate=Schedule(0.01, 0.01),
+        max_iter=12,
+    )  # fmt: skip
+    return dataclasses.replace(built, **changes)
+
+
+def model(terms=None):
+    terms = (Paired(), TargetFit(), Groups(), CostSize()) if terms is None else terms
+    return Model(Cost(ICNN(2, (6,), key=jr.key(0))), terms)
+
+
+def test_a_batch_holds_what_is_known_under_its_own_rows():
+    whole = problem()
+    batches = Batches.of(whole, SIZE, seed=0)
+    part, rows, columns = batches.draw(whole, jnp.asarray(4))
+    assert part.x.shape == part.y.shape == (SIZE, 2)
+    assert len(np.unique(rows)) == len(np.unique(columns)) == SIZE
+    np.testing.assert_array_equal(part.x, whole.x[rows])
+    np.testing.assert_array_equal(part.x[part.pairs.source], whole.x[whole.pairs.source])
+    np.testing.assert_array_equal(part.y[part.pairs.target], whole.y[whole.pairs.target])
+    np.testing.assert_array_equal(part.pairs.weight, whole.pairs.weight)
+    for side, points in (("source", "x"), ("target", "y")):
+        mine, theirs = (getattr(of.subsets, side) for of in (part, whole))
+        real = np.asarray(theirs.weight) > 0
+        np.testing.assert_array_equal(
+            getattr(part, points)[mine.rows][real], getattr(whole, points)[theirs.rows][real]
+        )
+    again = batches.draw(whole, jnp.asarray(4))[1]
+    other = batches.draw(whole, jnp.asarray(5))[1]
+    assert np.array_equal(rows, again) and not np.array_equal(rows, other)
+
+
+def test_weights_of_batches_are_right_on_average():
+    """Where points have equal weights; of others the heavy ones count a little less."""
+    whole = problem(a=jnp.full(N, 1 / N))
+    batches = Batches.of(whole, SIZE, seed=0)
+
+    def weights(step):
+        part, rows, _ = batches.draw(whole, step)
+        return jnp.zeros(N).at[rows].set(part.a), jnp.sum(part.a)
+
+    spread, total = jax.lax.map(weights, jnp.arange(4000))
+    np.testing.assert_allclose(total, 1, rtol=1e-12)
+    fixed = np.asarray(batches.source.fixed)
+    np.testing.assert_allclose(spread[:, fixed], np.tile(whole.a[fixed], (4000, 1)), rtol=1e-12)
+    # Drawn points share the mass of all that could be drawn.
+    np.testing.assert_allclose(np.mean(spread, axis=0), whole.a, rtol=0.05)
+
+
+def test_a_batch_of_all_points_is_the_whole_problem():
+    whole, start = problem(), model()
+    batches = Batches.of(whole, max(N, M), seed=0)
+    part, *_ = batches.draw(whole, jnp.asarray(0))
+    warm = initial_state(whole, start).warm
+    expected, _ = objective(whole, start, jnp.asarray(0.1), warm)
+    found, _ = objective(part, start, jnp.asarray(0.1), warm, batched=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+def test_training_on_batches_lowers_the_loss_of_all():
+    whole, start = problem(max_iter=40), model()
+    (run,) = train(whole, [start], batches=Batches.of(whole, SIZE, seed=0))
+    assert np.all(run.history["applied"])
+    warm = initial_state(whole, start).warm
+    before, after = (
+        objective(whole, each, jnp.asarray(0.1), warm)[0] for each in (start, run.model)
+    )
+    assert after < 0.9 * before
+
+
+OPTIONS = {"hidden_layer_sizes": (4,), "max_iter": 5, "epsilon": 0.1}
+
+
+class TestEstimator:
+    X, Y = datasets.t_shape(N, seed=0)
+
+    def test_a_fit_on_batches_maps_all_points(self):
+        pairs = np.stack([np.arange(4)] * 2, axis=1)
+        found = MongeMap(**OPTIONS, batch_size=8).fit(self.X, self.Y, pairs=pairs)
+        assert found.coupling_.shape == (N, N)
+        assert found.diagnostics_["skipped_steps"] == 0
+
+    def test_as_large_as_the_clouds_it_changes_nothing(self):
+        pairs = np.stack([np.arange(4)] * 2, axis=1)
+        whole, batched = (
+            MongeMap(**OPTIONS, batch_size=size).fit(self.X, self.Y, pairs=pairs)
+            for size in (None, N)
+        )
+        np.testing.assert_array_equal(batched.transform(self.X), whole.transform(self.X))
+
+    @pytest.mark.parametrize(
+        ("size", "said"), [(8, "batch_size must be above 9"), (1, "whole number >= 2")]
+    )
+    def test_what_makes_no_sense_is_refused(self, size, said):
+        pairs = np.stack([np.arange(9)] * 2, axis=1)
+        with pytest.raises(OptionError, match=said):
+            MongeMap(**OPTIONS, batch_size=size).fit(self.X, self.Y, pairs=pairs)
