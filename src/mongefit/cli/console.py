@@ -20,8 +20,8 @@ import click
 from mongefit.cli.interrupts import EXIT_CODES, WORDS, Terminated
 
 _OPTION_NAMES = re.compile(
-    r"\b(diffeo_learning_rate|hidden_layer_sizes|learning_rate|many_to_many|"
-    r"max_iter|normalize_weight|random_state|source_weight|target_weight)\b(?:=True)?"
+    r"\b(batch_size|diffeo_learning_rate|hidden_layer_sizes|learning_rate|many_to_many|"
+    r"max_iter|n_init|normalize_weight|random_state|source_weight|target_weight)\b(?:=True)?"
 )
 _FORCE = "overwrite it with --force"
 

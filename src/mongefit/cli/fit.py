@@ -82,6 +82,16 @@ _MAX_DRAWN = 2000
 )
 @click.option("--max-iter", type=int, default=500, show_default=True, help="Training steps.")
 @click.option(
+    "--batch-size", type=int, help="Points of each cloud in a training step; all by default."
+)
+@click.option(
+    "--n-init",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Starts, of which the one with the least loss is kept.",
+)
+@click.option(
     "--learning-rate",
     callback=number_or_range,
     metavar="NUMBER|START,END",
@@ -230,6 +240,9 @@ def _check_options(options: dict[str, Any]) -> None:
     for name in ("epsilon", "learning_rate", "diffeo_learning_rate"):
         check_schedule(options[name], name)
     check_count(options["max_iter"], "max_iter")
+    check_count(options["n_init"], "n_init", minimum=1)
+    if options["batch_size"] is not None:
+        check_count(options["batch_size"], "batch_size", minimum=2)
     check_layers(options["hidden_layer_sizes"])
     check_positive(options["alpha"], "alpha")
 
