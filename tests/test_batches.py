@@ -10,10 +10,10 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit import MongeMap, datasets
+from mongefit import MongeMap, datasets, validation
 from mongefit.convex import ICNN
 from mongefit.costs import Cost
-from mongefit.errors import OptionError
+from mongefit.errors import DataError, OptionError
 from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, TargetFit
 from mongefit.penalties import CostSize
 from mongefit.training import Batches, Model, Problem, Schedule, objective, train
@@ -129,6 +129,14 @@ class TestEstimator:
             for size in (None, N)
         )
         np.testing.assert_array_equal(batched.transform(self.X), whole.transform(self.X))
+
+    def test_what_does_not_fit_into_memory_is_refused_before_it_is_tried(self, monkeypatch):
+        pairs = np.stack([np.arange(4)] * 2, axis=1)
+        monkeypatch.setattr(validation, "available_memory", lambda: 2**15)
+        with pytest.raises(DataError, match=r"20 and 20 points .* GiB are free. Set batch_size"):
+            MongeMap(**OPTIONS).fit(self.X, self.Y, pairs=pairs)
+        with pytest.raises(DataError, match="The plan between 20 and 20 points"):
+            MongeMap("sqeuclidean").fit(self.X, self.Y)
 
     @pytest.mark.parametrize(
         ("size", "said"), [(8, "batch_size must be above 9"), (1, "whole number >= 2")]

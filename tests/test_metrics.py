@@ -28,9 +28,10 @@ from mongefit import (
     MongeMap,
     PowerNorm,
     metrics,
+    validation,
 )
 from mongefit._numerics import double_precision
-from mongefit.baselines import IdentityMap, NearestPair, PairedRidge, TargetMean, plans
+from mongefit.baselines import IdentityMap, NearestPair, PairedRidge, TargetMean
 from mongefit.duals import soft_minimum
 from mongefit.errors import ConvergenceWarning, DataError, NotFittedError, OptionError
 from mongefit.maps import Units
@@ -228,7 +229,7 @@ def test_a_divergence_is_a_number_that_names_its_eps():
 
 
 def test_a_request_larger_than_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(plans, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(validation, "available_memory", lambda: 2**20)
     x = np.random.default_rng(0).normal(size=(200, 2))
     with pytest.raises(DataError, match=r"200 and 200 points need .* GiB; 0.000977 GiB are free"):
         sinkhorn_divergence(x, x[:3])

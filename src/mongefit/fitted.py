@@ -25,7 +25,7 @@ from mongefit.costs import Cost
 from mongefit.duals import DualSolution
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError, warn_user
 from mongefit.maps import EntropicMap, Units, build_map
-from mongefit.validation import check_points, check_weights
+from mongefit.validation import check_points, check_weights, require_memory
 
 DTYPES = ("float64", "mixed", "float32")
 
@@ -334,6 +334,12 @@ def solved_map(
     clouds: Clouds, cost: Cost, epsilon: float
 ) -> tuple[EntropicMap, DualSolution, float]:
     """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
+    n, m = len(clouds.x), len(clouds.y)
+    require_memory(
+        clouds.x.dtype.itemsize * (13 * n * m + 4 * m * m),
+        f"The plan between {n} and {m} points needs about",
+        "Take a random part of the points.",
+    )
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
     dtype = clouds.x.dtype
     used = max(epsilon, float(jnp.finfo(dtype).eps))

@@ -34,6 +34,7 @@ from mongefit.validation import (
     check_positive,
     check_schedule,
     check_seed,
+    require_memory,
 )
 
 DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
@@ -125,10 +126,10 @@ class TrainedEstimator(EntropicEstimator):
             differentiate=self.differentiate,
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
+        batches = self._batches(problem, seed)
+        _require_memory(problem, batches)
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
-            return train(
-                problem, models, batches=self._batches(problem, seed), on_interval=bar.update
-            )
+            return train(problem, models, batches=batches, on_interval=bar.update)
 
     def _batches(self, problem: Problem, seed: int) -> Batches | None:
         if self.batch_size is None or self.batch_size >= max(len(problem.x), len(problem.y)):
@@ -141,6 +142,20 @@ class TrainedEstimator(EntropicEstimator):
                     f"that are in pairs or groups, and others; got {self.batch_size}."
                 )
         return batches
+
+
+def _require_memory(problem: Problem, batches: Batches | None) -> None:
+    n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
+    if batches is not None:
+        n, m = (len(side.fixed) + side.drawn for side in (batches.source, batches.target))
+    # What XLA sets aside for a step, in matrices over all pairs: those of the dual and of the plan,
+    # and vectors for every pair.
+    matrices = 12 + 5 * dim
+    require_memory(
+        problem.x.dtype.itemsize * matrices * n * m,
+        f"A training step between {n} and {m} points needs about",
+        "Set a smaller batch_size." if batches is not None else "Set batch_size, such as 512.",
+    )
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:

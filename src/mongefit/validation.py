@@ -16,11 +16,26 @@ from mongefit.errors import DataError, OptionError, did_you_mean, warn_user
 
 
 def available_memory() -> int | None:
-    """Bytes of memory that are free, or None where the system does not say."""
+    """Bytes of memory that can be had, or None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:  # counts what caches would give back
+            found = dict(line.split(":") for line in file)
+        return 1024 * int(found["MemAvailable"].split()[0])
+    except (OSError, ValueError, KeyError):
+        pass
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def require_memory(needed: float, what: str, remedy: str) -> None:
+    """Refuse work that would not fit into memory, before anything is allocated."""
+    free = available_memory()
+    if free is not None and needed > free:
+        raise DataError(
+            f"{what} {needed / 2**30:.3g} GiB; {free / 2**30:.3g} GiB are free. {remedy}"
+        )
 
 
 def _as_array(value: Any, name: str) -> NDArray[Any]:

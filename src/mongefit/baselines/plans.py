@@ -14,8 +14,8 @@ from scipy.spatial.distance import cdist
 
 from mongefit._numerics import double_precision
 from mongefit.duals import DualSolver, NewtonDual, SinkhornDual, plan, solve_dual
-from mongefit.errors import ConvergenceError, DataError
-from mongefit.validation import available_memory
+from mongefit.errors import ConvergenceError
+from mongefit.validation import require_memory
 
 # Sinkhorn's iterations are cheap and often enough; where they are not, Newton's are few.
 SOLVERS: tuple[DualSolver, ...] = (SinkhornDual(max_iter=500), NewtonDual())
@@ -38,13 +38,11 @@ def check_memory(n: int, m: int, *, matrices: int = 13) -> None:
 
     ``matrices`` counts the n×m matrices that live at the same time.
     """
-    needed = 8 * matrices * rounded_up(n) * rounded_up(m)
-    free = available_memory()
-    if free is not None and needed > free:
-        raise DataError(
-            f"Costs and plans between {n} and {m} points need {needed / 2**30:.3g} GiB; "
-            f"{free / 2**30:.3g} GiB are free. Take a random part of the points."
-        )
+    require_memory(
+        8 * matrices * rounded_up(n) * rounded_up(m),
+        f"Costs and plans between {n} and {m} points need",
+        "Take a random part of the points.",
+    )
 
 
 def squared_euclidean(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
