@@ -113,6 +113,26 @@ def test_training_on_batches_lowers_the_loss_of_all():
 OPTIONS = {"hidden_layer_sizes": (4,), "max_iter": 5, "epsilon": 0.1}
 
 
+def test_points_without_weight_are_never_drawn():
+    weight = jnp.zeros(N).at[jnp.asarray([2, 3, 11])].set(1 / 3)
+    whole = problem(a=weight, subsets=None)
+    batches = Batches.of(whole, 5, seed=0)
+    for step in range(5):
+        part, rows, _ = batches.draw(whole, jnp.asarray(step))
+        assert set(np.asarray(rows)) == {2, 3, 7, 11, 18}
+        np.testing.assert_allclose(np.sum(part.a), 1)
+
+
+def test_where_everything_is_known_a_batch_must_hold_it_all():
+    rows = np.arange(M)
+    whole = problem(pairs=Pairs.of(np.stack([rows, rows], axis=1), jnp.ones(M)), subsets=None)
+    with pytest.raises(OptionError, match=f"at least {M + 1}: .* {M} of {N}"):
+        Batches.of(whole, M, seed=0)
+    part, rows, columns = Batches.of(whole, M + 1, seed=0).draw(whole, jnp.asarray(0))
+    assert len(rows) == M + 1 and np.array_equal(columns, np.arange(M))
+    np.testing.assert_allclose(part.b, whole.b)
+
+
 class TestEstimator:
     X, Y = datasets.t_shape(N, seed=0)
 
@@ -139,7 +159,7 @@ class TestEstimator:
             MongeMap("sqeuclidean").fit(self.X, self.Y)
 
     @pytest.mark.parametrize(
-        ("size", "said"), [(8, "batch_size must be above 9"), (1, "whole number >= 2")]
+        ("size", "said"), [(9, "batch_size must be at least 10"), (1, "whole number >= 2")]
     )
     def test_what_makes_no_sense_is_refused(self, size, said):
         pairs = np.stack([np.arange(9)] * 2, axis=1)

@@ -68,7 +68,7 @@ def is_finite(tree):
 
 
 def test_the_loss_falls_and_history_describes_every_update():
-    best, _, history = alone(problem(25), model())
+    best, _, history, _ = alone(problem(25), model())
     assert history["loss"][-1] < 0.97 * history["loss"][0]
     assert np.array_equal(history["step"], np.arange(26))
     assert np.all(history["applied"])
@@ -100,7 +100,8 @@ def test_a_run_that_gives_up_does_not_stop_the_others():
     # One start is below its cliff from the beginning, the other far above it.
     starts = [model(penalty=Cliff(scale * limit)) for scale in (2.0, 1e-3)]
     fallen, good = train(problem(40), starts, max_failures=5)
-    assert fallen.objective == np.inf and np.isfinite(good.objective)
+    assert fallen.gave_up and fallen.objective == np.inf
+    assert not good.gave_up and np.isfinite(good.objective)
     assert not np.any(fallen.history["applied"]) and np.all(good.history["applied"])
     assert is_finite(eqx.filter(good.model, eqx.is_inexact_array))
 
@@ -120,7 +121,7 @@ def test_a_poisoned_gradient_is_never_applied():
 def test_training_backs_off_from_a_cliff_and_goes_on():
     start, plain = model().cost, problem(60, rate=0.3)
     limit = 0.95 * jnp.mean(start.matrix(plain.x, plain.y))
-    best, _, history = alone(plain, model(start, Cliff(limit)))
+    best, _, history, _ = alone(plain, model(start, Cliff(limit)))
     applied = history["applied"]
     assert not np.all(applied)
     assert np.sum(applied) > 20
@@ -132,7 +133,7 @@ def test_training_backs_off_from_a_cliff_and_goes_on():
 
 def test_a_fixed_h_stays_while_its_flows_learn():
     flow = AutoregressiveFlow(2, key=jr.key(1), n_blocks=2, width=4)
-    best, _, history = alone(problem(15), model(Cost(SquaredEuclidean(), flow, flow)))
+    best, _, history, _ = alone(problem(15), model(Cost(SquaredEuclidean(), flow, flow)))
     cost = best.cost
     assert cost.shared and isinstance(cost.h, SquaredEuclidean)
     assert history["loss"][-1] < history["loss"][0]

@@ -99,7 +99,7 @@ class NewtonInverse(InverseGradientSolver):
             trial = z - t[:, None] * _cholesky_solve(h.hessian(z), r)
             trial_r = h.gradient(trial) - p
             trial_size = safe_norm(trial_r) / scale
-            good = (size > tol) & (trial_size <= (1 - 1e-4 * t) * size)
+            good = (size > tol) & (trial_size < (1 - 1e-4 * t) * size)
             pick = good[:, None]
             return (
                 jnp.where(pick, trial, z),

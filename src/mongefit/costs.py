@@ -77,7 +77,7 @@ def _rows_per_block(n: int, m: int) -> int:
 
 
 def _map_rows(function, rows: int, *arrays):
-    """Apply a function to every row, several at a time; recomputed in the reverse pass."""
+    """Apply a function to every row; where not all at once, recomputed in the reverse pass."""
     n = len(arrays[0])
     if rows >= n:
         return jax.vmap(function)(*arrays)

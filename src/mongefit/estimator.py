@@ -6,7 +6,6 @@ import abc
 import os
 from typing import Any, Self
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
@@ -17,12 +16,12 @@ from mongefit.diffeos import Diffeo
 from mongefit.duals import Differentiation, DualSolver
 from mongefit.errors import DataError, warn_user
 from mongefit.families import build_cost
-from mongefit.fitted import Clouds, solved_map
+from mongefit.fitted import Clouds, solved_map, transported
 from mongefit.losses import Groups, Paired, Term
 from mongefit.penalties import CostSize
 from mongefit.trained import TrainedEstimator, cast, check_terms
 from mongefit.training import Run
-from mongefit.validation import Knowledge, check_count, check_seed, check_validation_pairs
+from mongefit.validation import Knowledge, check_count, check_validation_pairs
 
 
 class CostEstimator(TrainedEstimator):
@@ -114,7 +113,8 @@ class CostEstimator(TrainedEstimator):
             This estimator.
         """
         notes: list[str] = []
-        epsilon = self._check_training_options(notes)
+        schedules = self._check_training_options(notes)
+        epsilon, seed = schedules.epsilon, schedules.seed
         penalties = [1e-7 * CostSize()] if self.penalties is None else self.penalties
         penalties = check_terms(penalties, "penalties")
         n_init = check_count(self.n_init, "n_init", minimum=1)
@@ -125,7 +125,6 @@ class CostEstimator(TrainedEstimator):
             held_out = check_validation_pairs(
                 validation_pairs, len(clouds.source), len(clouds.target), known.pairs
             )
-            seed = check_seed(self.random_state)
             costs = [
                 build_cost(
                     clouds.dim,
@@ -149,6 +148,8 @@ class CostEstimator(TrainedEstimator):
                     "or losses=[TargetFit()] for the target alone, or use cost='sqeuclidean' and "
                     "no diffeo for a map with a fixed cost."
                 )
+            if n_init > 1 and not isinstance(self.cost, str) and not isinstance(self.diffeo, str):
+                warn_user("n_init has no effect: costs and flows that are given start as they are.")
             if losses and not learns:
                 warn_user(
                     "Pairs, groups and losses are not used: with a fixed cost and no diffeo "
@@ -160,12 +161,13 @@ class CostEstimator(TrainedEstimator):
             scores = np.zeros(0)
             if learns:
                 costs = [cast(cost, clouds.x.dtype) for cost in costs]
-                runs = self._train(clouds, costs, known, losses, penalties, epsilon)
+                runs = self._train(clouds, costs, known, losses, penalties, schedules)
                 scores = np.asarray([_score(run, clouds, epsilon[1], held_out) for run in runs])
                 best = runs[int(np.argmin(scores))]
                 history = best.history
                 cost, learned = best.model.cost, best.model.terms[: len(losses)]
-            self._finish(X, clouds, cost, epsilon=epsilon[1], history=history, known=known.arrays())
+            arrays = (*known.arrays(), held_out)
+            self._finish(X, clouds, cost, epsilon=epsilon[1], history=history, known=arrays)
             self.losses_ = learned
             self.scores_ = scores
         return self
@@ -177,15 +179,16 @@ class CostEstimator(TrainedEstimator):
 
 def _score(run: Run, clouds: Clouds, epsilon: float, pairs: NDArray[np.int64] | None) -> float:
     """What a run is chosen by: RMSE on pairs that it was not trained on, or its objective."""
-    if pairs is None or not run.history:
+    if run.gave_up:
+        return np.inf
+    if pairs is None:
         return run.objective
-    if not np.isfinite(run.objective):
-        return np.inf  # training gave up
     entropic_map, dual, _ = solved_map(clouds, run.model.cost, epsilon)
-    mapped = np.asarray(entropic_map.forward(jnp.asarray(clouds.source[pairs[:, 0]])))
-    missed = np.sum((mapped - clouds.target[pairs[:, 1]]) ** 2, axis=1)
+    found = transported(entropic_map, clouds.source[pairs[:, 0]], reverse=False)
+    missed = np.sum((found.points - clouds.target[pairs[:, 1]]) ** 2, axis=1)
     error = float(np.sqrt(np.mean(missed)))
-    return error if dual.converged and np.isfinite(error) else np.inf
+    solved = dual.converged and np.all(found.converged) and np.isfinite(error)
+    return error if solved else np.inf
 
 
 class MongeMap(CostEstimator):
@@ -214,9 +217,9 @@ class MongeMap(CostEstimator):
         Training steps. With 0 the map of the initial cost is built.
     batch_size : int, default=None
         Points of each cloud in a training step: all that are in pairs or groups, and others drawn
-        anew each time; all points by default. A step then trains the map between two samples, which
-        is blurred and shifted by their size; the map that is built in the end is that of all
-        points.
+        anew each time, the same ones for all starts; all points by default. A step then trains the
+        map between two samples, which is blurred and shifted by their size; the map that is built
+        in the end is that of all points.
     learning_rate, diffeo_learning_rate : float or (float, float), default=0.05 and 0.005
         Adam's rates for h and for the flows, or their (start, end) over training.
     losses : list of losses, default=None
@@ -243,8 +246,8 @@ class MongeMap(CostEstimator):
         Seed of the initial weights.
     dtype : {"float64", "mixed", "float32"}, default="float64"
         Precision of the computation. "mixed" computes gradients and derivatives over the pairs in
-        float32 while training, which is faster, and all else in float64. Results are float64
-        arrays in any case.
+        float32 while training, which is faster, and all else in float64; it makes no difference to
+        "conjugate_icnn". Results are float64 arrays in any case.
     strict : bool, default=False
         Raise `ConvergenceError` where a solve did not converge, instead of warning.
     verbose : int, default=0
@@ -267,8 +270,9 @@ class MongeMap(CostEstimator):
     data_sha256_ : str
         Hash of the arrays that were fitted.
     scores_ : array
-        What each start was judged by: the RMSE on validation pairs, or the loss with penalties at
-        the end; infinite where training gave up.
+        What each start was judged by: the RMSE on validation pairs, or the least loss with
+        penalties in the last tenth of the run (with batches its mean); infinite where training gave
+        up or the map could not be solved.
     n_features_in_ : int
         Number of features.
     n_iter_ : int

@@ -24,7 +24,7 @@ from mongefit._numerics import Status, double_precision
 from mongefit.costs import Cost
 from mongefit.duals import DualSolution
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError, warn_user
-from mongefit.maps import EntropicMap, Units, build_map
+from mongefit.maps import EntropicMap, Transported, Units, build_map
 from mongefit.validation import check_points, check_weights, require_memory
 
 DTYPES = ("float64", "mixed", "float32")
@@ -191,12 +191,8 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
 
     def _transport(self, points: ArrayLike, *, reverse: bool) -> NDArray[np.float64]:
         checked = self._check_query(points, "Y" if reverse else "X")
-        other = len(self.map_.x if reverse else self.map_.y)
         with double_precision():
-            blocks = _in_blocks(
-                lambda block: _transport(self.map_, block, reverse=reverse), checked, other
-            )
-        result = jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+            result = transported(self.map_, checked, reverse=reverse)
         limit = 1e-6 if self.map_.x.dtype == jnp.float64 else 1e-2
         broken = np.isnan(result.round_trip) | (result.round_trip > limit)
         if np.any(broken):
@@ -211,7 +207,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
                 f"{len(checked)} points (first: row {np.argmin(result.converged)}, residual "
                 f"{result.residual.max():.1e}). map_.transport tells which; a larger alpha helps."
             )
-        return result.points.astype(np.float64)
+        return np.asarray(result.points, np.float64)
 
     def _complain(self, message: str) -> None:
         if self.strict:
@@ -330,16 +326,30 @@ _plan = eqx.filter_jit(EntropicMap.plan)
 _cost_matrix = eqx.filter_jit(Cost.matrix)
 
 
-def solved_map(
-    clouds: Clouds, cost: Cost, epsilon: float
-) -> tuple[EntropicMap, DualSolution, float]:
-    """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
+def require_plan_memory(clouds: Clouds) -> None:
+    """Refuse clouds between which a plan would not fit into memory."""
     n, m = len(clouds.x), len(clouds.y)
     require_memory(
         clouds.x.dtype.itemsize * (13 * n * m + 4 * m * m),
         f"The plan between {n} and {m} points needs about",
         "Take a random part of the points.",
     )
+
+
+def transported(entropic_map: EntropicMap, points: np.ndarray, *, reverse: bool) -> Transported:
+    """The images of many points, in blocks."""
+    other = len(entropic_map.x if reverse else entropic_map.y)
+    blocks = _in_blocks(
+        lambda block: _transport(entropic_map, block, reverse=reverse), points, other
+    )
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+
+
+def solved_map(
+    clouds: Clouds, cost: Cost, epsilon: float
+) -> tuple[EntropicMap, DualSolution, float]:
+    """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
+    require_plan_memory(clouds)
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
     dtype = clouds.x.dtype
     used = max(epsilon, float(jnp.finfo(dtype).eps))

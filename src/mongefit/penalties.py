@@ -18,7 +18,7 @@ class CostSize(CostTerm):
     """LogSumExp_ij(|C_ij|)²: keeps h from growing.
 
     With eps relative to a mean that is held constant, growing h looks like lowering eps. Beyond 32
-    points a side the sum is estimated from 32 rows and columns, evenly spread, so that the
+    points a side the sum is estimated from at most 32 rows and columns, evenly spread, so that the
     derivative need not visit every pair.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from mongefit.costs import Cost
 from mongefit.duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
 from mongefit.errors import DataError, OptionError, did_you_mean
-from mongefit.fitted import Clouds, EntropicEstimator, collected_warnings, solved_map
+from mongefit.fitted import (
+    Clouds,
+    EntropicEstimator,
+    collected_warnings,
+    require_plan_memory,
+    solved_map,
+)
 from mongefit.losses import (
     CostTerm,
     LearnedMapLoss,
@@ -41,6 +47,15 @@ DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
 DIFFERENTIATIONS: tuple[Differentiation, ...] = ("implicit", "unrolled")
 
 
+class Schedules(NamedTuple):
+    """What goes from a start to an end over training, checked, and the seed of the first start."""
+
+    epsilon: tuple[float, float]
+    learning_rate: tuple[float, float]
+    diffeo_learning_rate: tuple[float, float]
+    seed: int
+
+
 class TrainedEstimator(EntropicEstimator):
     """What every estimator that trains a cost by steps shares."""
 
@@ -55,12 +70,15 @@ class TrainedEstimator(EntropicEstimator):
     random_state: Any
     verbose: int
 
-    def _check_training_options(self, notes: list[str]) -> tuple[float, float]:
-        """Refuse options that make no sense, before any work; the schedule of epsilon."""
+    def _check_training_options(self, notes: list[str]) -> Schedules:
+        """Refuse options that make no sense, before any work; the schedules among them."""
         with collected_warnings(notes):
-            epsilon = check_schedule(self.epsilon, "epsilon")
-            check_schedule(self.learning_rate, "learning_rate")
-            check_schedule(self.diffeo_learning_rate, "diffeo_learning_rate")
+            schedules = Schedules(
+                check_schedule(self.epsilon, "epsilon"),
+                check_schedule(self.learning_rate, "learning_rate"),
+                check_schedule(self.diffeo_learning_rate, "diffeo_learning_rate"),
+                check_seed(self.random_state),
+            )
         check_count(self.max_iter, "max_iter")
         if self.batch_size is not None:
             check_count(self.batch_size, "batch_size", minimum=2)
@@ -74,7 +92,7 @@ class TrainedEstimator(EntropicEstimator):
                 f"differentiate must be one of {', '.join(DIFFERENTIATIONS)}, got "
                 f"{self.differentiate!r}." + did_you_mean(str(self.differentiate), DIFFERENTIATIONS)
             )
-        return epsilon
+        return schedules
 
     def _check_knowledge(self, clouds: Clouds, pairs, pair_weight, groups) -> Knowledge:
         n, m = len(clouds.source), len(clouds.target)
@@ -92,13 +110,13 @@ class TrainedEstimator(EntropicEstimator):
         known: Knowledge,
         losses: Sequence[Weighted],
         penalties: Sequence[Weighted],
-        epsilon: tuple[float, float],
+        schedules: Schedules,
     ) -> list[Run]:
         """Train each of the costs; without steps they come back as they are."""
         dtype = clouds.x.dtype
         terms = [each.term for each in [*losses, *penalties]]
         _check_requirements(terms, known)
-        seed = check_seed(self.random_state)
+        epsilon, seed = schedules.epsilon, schedules.seed
         models = [
             cast(Model(cost, _started(terms, clouds, cost, epsilon[0], seed + k)), dtype)
             for k, cost in enumerate(costs)
@@ -117,10 +135,8 @@ class TrainedEstimator(EntropicEstimator):
             weight=jnp.asarray([term.weight for term in [*losses, *penalties]], dtype),
             n_losses=len(losses),
             epsilon=Schedule(*epsilon),
-            learning_rate=Schedule(*check_schedule(self.learning_rate, "learning_rate")),
-            diffeo_learning_rate=Schedule(
-                *check_schedule(self.diffeo_learning_rate, "diffeo_learning_rate")
-            ),
+            learning_rate=Schedule(*schedules.learning_rate),
+            diffeo_learning_rate=Schedule(*schedules.diffeo_learning_rate),
             max_iter=max_iter,
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,
@@ -128,26 +144,20 @@ class TrainedEstimator(EntropicEstimator):
         )  # fmt: skip
         batches = self._batches(problem, seed)
         _require_memory(problem, batches)
+        require_plan_memory(clouds)  # or training would be in vain
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
             return train(problem, models, batches=batches, on_interval=bar.update)
 
     def _batches(self, problem: Problem, seed: int) -> Batches | None:
         if self.batch_size is None or self.batch_size >= max(len(problem.x), len(problem.y)):
             return None
-        batches = Batches.of(problem, self.batch_size, seed)
-        for side, name in ((batches.source, "source"), (batches.target, "target")):
-            if side.drawn < 1 <= len(side.free):
-                raise OptionError(
-                    f"batch_size must be above {len(side.fixed)}: a batch holds all {name} points "
-                    f"that are in pairs or groups, and others; got {self.batch_size}."
-                )
-        return batches
+        return Batches.of(problem, self.batch_size, seed)
 
 
 def _require_memory(problem: Problem, batches: Batches | None) -> None:
     n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
     if batches is not None:
-        n, m = (len(side.fixed) + side.drawn for side in (batches.source, batches.target))
+        n, m = batches.source.size, batches.target.size
     # What XLA sets aside for a step, in matrices over all pairs: those of the dual and of the plan,
     # and vectors for every pair.
     matrices = 12 + 5 * dim

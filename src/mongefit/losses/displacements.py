@@ -95,7 +95,7 @@ class Directional(LearnedMapLoss):
         unit = np.asarray(_unit(jnp.asarray(displacement)))
         # Every point at least once where there are fewer of them than clusters.
         rows = np.arange(max(len(unit), self.k)) % len(unit)
-        clusters = KMeans(self.k, n_init=10, random_state=seed)
+        clusters = KMeans(self.k, n_init=10, random_state=seed % 2**32)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # fewer directions than clusters
             clusters.fit(unit[rows], sample_weight=np.asarray(weight)[rows])

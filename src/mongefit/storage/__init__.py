@@ -193,7 +193,7 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap
     estimator.history_ = history
     estimator.n_iter_ = header["n_iter"]
     estimator.losses_ = tuple(spec and build_part(spec) for spec in header["losses"])
-    scores = [np.inf if score is None else score for score in header["scores"]]
+    scores = [np.inf if score is None else score for score in header.get("scores", [])]
     estimator.scores_ = np.asarray(scores, dtype=np.float64)
     estimator.diagnostics_ = header["diagnostics"]
     estimator.data_sha256_ = header["data_sha256"]

@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from mongefit.errors import OptionError
 from mongefit.losses import Pairs, Subset, Subsets
 from mongefit.training.problem import Problem
 
@@ -22,7 +23,7 @@ class Side(eqx.Module):
     fixed
         Rows in every batch, first and in this order.
     free
-        Rows of which ``drawn`` are in a batch.
+        Rows of which ``drawn`` are in a batch; rows without weight are in none.
     drawn
         Number of rows to draw.
     """
@@ -32,22 +33,33 @@ class Side(eqx.Module):
     drawn: int = eqx.field(static=True)
 
     @classmethod
-    def of(cls, known: Int[np.ndarray, " k"], size: int, batch_size: int) -> Side:
+    def of(cls, known: Int[np.ndarray, " k"], weight: Float[Array, " n"], batch_size: int) -> Side:
         """Rows that are known about are in every batch; a batch holds at most all points."""
         fixed = np.unique(known)
-        free = np.setdiff1d(np.arange(size), fixed)
+        free = np.setdiff1d(np.flatnonzero(np.asarray(weight) > 0), fixed)
+        smallest = len(fixed) + (len(free) > 0)
+        if batch_size < smallest:
+            raise OptionError(
+                f"batch_size must be at least {smallest}: a batch holds all points that are in "
+                f"pairs or groups, {len(fixed)} of {len(weight)} here, and others; got "
+                f"{batch_size}."
+            )
         drawn = min(batch_size - len(fixed), len(free))
         return cls(jnp.asarray(fixed), jnp.asarray(free), drawn)
+
+    @property
+    def size(self) -> int:
+        """Number of rows in a batch."""
+        return len(self.fixed) + self.drawn
 
     def draw(
         self, key: PRNGKeyArray, weight: Float[Array, " n"]
     ) -> tuple[Int[Array, " s"], Float[Array, " s"]]:
         """Rows of a batch and their weights: those drawn stand for all that could be."""
+        if self.drawn == 0:
+            return self.fixed, weight[self.fixed]
         chosen = jr.choice(key, self.free, (self.drawn,), replace=False)
-        share = weight[chosen]
-        total = jnp.sum(share)
-        # Where all that were drawn have weight zero, the rows that are always there carry on.
-        share = share * jnp.where(total > 0, jnp.sum(weight[self.free]) / total, 0.0)
+        share = weight[chosen] * (jnp.sum(weight[self.free]) / jnp.sum(weight[chosen]))
         mass = jnp.concatenate([weight[self.fixed], share])
         return jnp.concatenate([self.fixed, chosen]), mass / jnp.sum(mass)
 
@@ -66,12 +78,13 @@ class Batches(eqx.Module):
         """Batches of ``batch_size`` points of each cloud, with all that something is known of."""
         pairs, subsets = problem.pairs, problem.subsets
         sides = []
-        for end, points in (("source", problem.x), ("target", problem.y)):
+        for end, weight in (("source", problem.a), ("target", problem.b)):
             known = [] if pairs is None else [np.asarray(getattr(pairs, end))]
             if subsets is not None:
-                known.append(np.ravel(getattr(subsets, end).rows))
+                members: Subset = getattr(subsets, end)
+                known.append(np.asarray(members.rows)[np.asarray(members.weight) > 0])
             rows = np.concatenate([np.zeros(0, int), *known]).astype(int)
-            sides.append(Side.of(rows, len(points), batch_size))
+            sides.append(Side.of(rows, weight, batch_size))
         source, target = sides
         if pairs is not None:
             table = np.stack([_place(pairs.source, source), _place(pairs.target, target)], axis=1)
@@ -103,5 +116,6 @@ class Batches(eqx.Module):
 
 
 def _place(rows: Int[Array, "*k"], side: Side) -> Int[np.ndarray, "*k"]:
-    """Where rows of the whole cloud are in a batch."""
-    return np.searchsorted(np.asarray(side.fixed), np.asarray(rows))
+    """Where rows of the whole cloud are in a batch; padding, which is in none, anywhere."""
+    places = np.searchsorted(np.asarray(side.fixed), np.asarray(rows))
+    return np.minimum(places, len(side.fixed) - 1)

@@ -80,16 +80,20 @@ class Run(NamedTuple):
     Attributes
     ----------
     model
-        The best good model of the last tenth of the run.
+        The best good model of the last tenth of the run; the last good one with batches.
     objective
-        Its objective; infinite where training gave up.
+        The least objective of the last tenth, or of the last good step before it; with batches the
+        mean of the last tenth. Infinite where nothing was good.
     history
         One array per field of `Info`: entry k describes the model after k updates.
+    gave_up
+        Whether too many steps in a row failed.
     """
 
     model: Model
     objective: float
     history: dict[str, np.ndarray]
+    gave_up: bool = False
 
 
 def train(
@@ -120,7 +124,7 @@ def train(
     Returns
     -------
     list of Run
-        One for each start. Where training gave up the objective is infinite.
+        One for each start.
 
     Raises
     ------
@@ -141,26 +145,36 @@ def train(
         history.append(jax.tree.map(lambda leaf, taken=taken: np.asarray(leaf)[:, :taken], infos))
         given_up |= np.ravel(state.failures) >= max_failures
         if np.all(given_up):
-            raise TrainingError(_explain_failure(_of_run(history[-1], 0)))
+            last_to_fail = int(np.argmax(np.ravel(state.failures)))
+            raise TrainingError(_explain_failure(_of_run(history[-1], last_to_fail)))
         if on_interval is not None:
-            loss = np.where(given_up, np.inf, history[-1].loss[:, -1])
-            on_interval(_of_run(history[-1], int(np.argmin(loss))))
+            loss = history[-1].loss[:, -1]
+            shown = np.where(given_up | ~np.isfinite(loss), np.inf, loss)
+            on_interval(_of_run(history[-1], int(np.argmin(shown))))
     joined = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *history)
+    best = np.reshape(state.best, (len(models), -1))
     runs = []
     for k, model in enumerate(models):
-        best, objective = (
-            np.asarray(leaf).reshape(len(models), -1)[k]
-            for leaf in (state.best, state.best_objective)
-        )
         of_run = _of_run(joined, k)
         runs.append(
             Run(
-                with_parameters(model, jnp.asarray(best)),
-                np.inf if given_up[k] else float(objective[0]),
+                with_parameters(model, jnp.asarray(best[k])),
+                _final_objective(of_run, last, mean=batches is not None),
                 {field.name: getattr(of_run, field.name) for field in fields(Info)},
+                bool(given_up[k]),
             )
         )
     return runs
+
+
+def _final_objective(infos: Info, last: int, *, mean: bool) -> float:
+    good = infos.objective[infos.applied]
+    if len(good) == 0:
+        return np.inf
+    late = infos.objective[infos.applied & (infos.step >= 0.9 * last)]
+    if len(late) == 0:
+        late = good[-1:]
+    return float(np.mean(late) if mean else np.min(late))
 
 
 def _stack(*leaves):

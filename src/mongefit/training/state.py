@@ -25,7 +25,7 @@ class WarmStart(eqx.Module):
         Inverse gradients, of the forward map followed by those of the reverse map; NaN where none
         is known. Batches keep none.
     gradient
-        ∇h over all pairs, where h must solve for it, else None.
+        ∇h over all pairs, where h must solve for it, else None. Batches keep none.
     """
 
     g: Float[Array, " m"]
@@ -142,20 +142,14 @@ def needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | A
     return np.arange(0)
 
 
-def batch_start(warm: WarmStart, rows: Int[Array, " s"], columns: Int[Array, " t"]) -> WarmStart:
+def batch_start(warm: WarmStart, columns: Int[Array, " t"]) -> WarmStart:
     """What is known at the points of a batch."""
-    gradient = None if warm.gradient is None else warm.gradient[rows][:, columns]
-    return WarmStart(warm.g[columns], warm.z, gradient)
+    return WarmStart(warm.g[columns], warm.z, None)
 
 
-def keep_batch(
-    warm: WarmStart, part: WarmStart, rows: Int[Array, " s"], columns: Int[Array, " t"]
-) -> WarmStart:
+def keep_batch(warm: WarmStart, part: WarmStart, columns: Int[Array, " t"]) -> WarmStart:
     """What is known of all points, after a batch."""
-    gradient = warm.gradient
-    if gradient is not None:
-        gradient = gradient.at[rows[:, None], columns].set(part.gradient)
-    return WarmStart(warm.g.at[columns].set(part.g), warm.z, gradient)
+    return WarmStart(warm.g.at[columns].set(part.g), warm.z, None)
 
 
 def initial_state(problem: Problem, model: Model, batches: Batches | None = None) -> State:
@@ -165,7 +159,8 @@ def initial_state(problem: Problem, model: Model, batches: Batches | None = None
     dtype = problem.x.dtype
     n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
     # NaN is no guess: the first step starts cold.
-    gradient = jnp.full((n, m, dim), jnp.nan, dtype) if model.cost.h.solves else None
+    solves = model.cost.h.solves and batches is None
+    gradient = jnp.full((n, m, dim), jnp.nan, dtype) if solves else None
     parameters = flatten(eqx.filter(model, trainable(model)))
     return State(
         start=model,

@@ -142,8 +142,8 @@ def step(problem: Problem, state: State, batches: Batches | None = None) -> tupl
     """One step of training, on all points or on a batch of them."""
     warm = state.warm
     if batches is not None:
-        problem, rows, columns = batches.draw(problem, state.step)
-        warm = batch_start(warm, rows, columns)
+        problem, _, columns = batches.draw(problem, state.step)
+        warm = batch_start(warm, columns)
     progress = state.step / jnp.maximum(problem.max_iter, 1)
     epsilon = jnp.maximum(problem.epsilon(progress), state.epsilon_floor).astype(problem.x.dtype)
     at = state.parameters
@@ -160,7 +160,7 @@ def step(problem: Problem, state: State, batches: Batches | None = None) -> tupl
 
     kept = solves.warm
     if batches is not None:
-        kept = keep_batch(state.warm, kept, rows, columns)
+        kept = keep_batch(state.warm, kept, columns)
     update, optimiser = problem.optimiser.update(gradient, state.optimiser, at)
     rate = jnp.where(
         of_flows(parameters),
@@ -168,9 +168,11 @@ def step(problem: Problem, state: State, batches: Batches | None = None) -> tupl
         problem.learning_rate(progress),
     )
     moved = at - rate.astype(at.dtype) * update
-    # Before the last tenth every good model counts as the best so far.
-    better = ok & ((progress < 0.9) | (total < state.best_objective))
-    best_objective = jnp.where(progress < 0.9, jnp.inf, total)
+    # Before the last tenth every good model counts as the best so far. With batches it does to the
+    # end: the least of many objectives on different points would be that of a lucky draw.
+    early = (progress < 0.9) if batches is None else jnp.asarray(True)
+    better = ok & (early | (total < state.best_objective))
+    best_objective = jnp.where(early, jnp.inf, total)
     relaxed = jnp.where(ok, 0.95 * state.epsilon_floor, 1.25 * epsilon)
     new_state = State(
         start=state.start,
