@@ -7,6 +7,7 @@ import enum
 from collections.abc import Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -49,3 +50,10 @@ def safe_norm(z: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     square = jnp.sum(z * z, axis=-1)
     positive = square > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
+
+
+def cast(tree, dtype):
+    """The tree with every real array in one precision."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
+    )

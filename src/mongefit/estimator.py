@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from mongefit._numerics import double_precision
+from mongefit._numerics import cast, double_precision
 from mongefit.convex import ConvexFunction
 from mongefit.diffeos import Diffeo
 from mongefit.duals import Differentiation, DualSolver
@@ -19,7 +19,7 @@ from mongefit.families import build_cost
 from mongefit.fitted import Clouds, solved_map, transported
 from mongefit.losses import Groups, Paired, Term
 from mongefit.penalties import CostSize
-from mongefit.trained import TrainedEstimator, cast, check_terms
+from mongefit.trained import TrainedEstimator, check_terms
 from mongefit.training import Run
 from mongefit.validation import Knowledge, check_count, check_validation_pairs
 
@@ -113,8 +113,8 @@ class CostEstimator(TrainedEstimator):
             This estimator.
         """
         notes: list[str] = []
-        schedules = self._check_training_options(notes)
-        epsilon, seed = schedules.epsilon, schedules.seed
+        options = self._check_training_options(notes)
+        epsilon, seed = options.epsilon, options.seed
         penalties = [1e-7 * CostSize()] if self.penalties is None else self.penalties
         penalties = check_terms(penalties, "penalties")
         n_init = check_count(self.n_init, "n_init", minimum=1)
@@ -161,7 +161,7 @@ class CostEstimator(TrainedEstimator):
             scores = np.zeros(0)
             if learns:
                 costs = [cast(cost, clouds.x.dtype) for cost in costs]
-                runs = self._train(clouds, costs, known, losses, penalties, schedules)
+                runs = self._train(clouds, costs, known, losses, penalties, options)
                 scores = np.asarray([_score(run, clouds, epsilon[1], held_out) for run in runs])
                 best = runs[int(np.argmin(scores))]
                 history = best.history

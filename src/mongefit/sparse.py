@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from mongefit._numerics import cast
 from mongefit.convex import ConvexFunction
 from mongefit.costs import pairwise_value
 
@@ -139,12 +140,6 @@ class _Chosen(eqx.Module):
         return jnp.where(self.keep[..., None], vectors[position], 0.0), total
 
 
-def _as_dtype(tree, dtype):
-    return jax.tree.map(
-        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
-    )
-
-
 @eqx.filter_custom_vjp
 def _pairwise(latent: Latent, dtype):
     h, u, v = latent
@@ -169,7 +164,7 @@ def _(residuals, slopes, perturbed, latent, dtype):
     large = [
         size > LEFT_OUT_SLOPE / size.size * total for size, total in zip(sizes, totals, strict=True)
     ]
-    h, u, v = _as_dtype(latent, dtype or full)
+    h, u, v = cast(latent, dtype or full)
 
     def pull_chunk(rows, columns, real):
         to_value = jnp.where(real, of_C[rows, columns], 0.0).astype(u.dtype)
@@ -196,7 +191,7 @@ def _(residuals, slopes, perturbed, latent, dtype):
 
 @eqx.filter_custom_vjp
 def _gradients(token, latent: Latent, s, t, dtype):
-    h, u, v = _as_dtype(latent, dtype or token.dtype)
+    h, u, v = cast(latent, dtype or token.dtype)
     n, m = s.shape
     keep = ~((s <= LEFT_OUT / m) & (t <= LEFT_OUT / n))  # weights that are not finite are kept
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from mongefit._numerics import cast
 from mongefit.costs import Cost
 from mongefit.duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
 from mongefit.errors import DataError, OptionError, did_you_mean
@@ -47,7 +46,7 @@ DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
 DIFFERENTIATIONS: tuple[Differentiation, ...] = ("implicit", "unrolled")
 
 
-class Schedules(NamedTuple):
+class TrainingOptions(NamedTuple):
     """What goes from a start to an end over training, checked, and the seed of the first start."""
 
     epsilon: tuple[float, float]
@@ -70,10 +69,10 @@ class TrainedEstimator(EntropicEstimator):
     random_state: Any
     verbose: int
 
-    def _check_training_options(self, notes: list[str]) -> Schedules:
-        """Refuse options that make no sense, before any work; the schedules among them."""
+    def _check_training_options(self, notes: list[str]) -> TrainingOptions:
+        """Refuse options that make no sense, before any work."""
         with collected_warnings(notes):
-            schedules = Schedules(
+            options = TrainingOptions(
                 check_schedule(self.epsilon, "epsilon"),
                 check_schedule(self.learning_rate, "learning_rate"),
                 check_schedule(self.diffeo_learning_rate, "diffeo_learning_rate"),
@@ -92,7 +91,7 @@ class TrainedEstimator(EntropicEstimator):
                 f"differentiate must be one of {', '.join(DIFFERENTIATIONS)}, got "
                 f"{self.differentiate!r}." + did_you_mean(str(self.differentiate), DIFFERENTIATIONS)
             )
-        return schedules
+        return options
 
     def _check_knowledge(self, clouds: Clouds, pairs, pair_weight, groups) -> Knowledge:
         n, m = len(clouds.source), len(clouds.target)
@@ -110,13 +109,13 @@ class TrainedEstimator(EntropicEstimator):
         known: Knowledge,
         losses: Sequence[Weighted],
         penalties: Sequence[Weighted],
-        schedules: Schedules,
+        options: TrainingOptions,
     ) -> list[Run]:
         """Train each of the costs; without steps they come back as they are."""
         dtype = clouds.x.dtype
         terms = [each.term for each in [*losses, *penalties]]
         _check_requirements(terms, known)
-        epsilon, seed = schedules.epsilon, schedules.seed
+        epsilon, seed = options.epsilon, options.seed
         models = [
             cast(Model(cost, _started(terms, clouds, cost, epsilon[0], seed + k)), dtype)
             for k, cost in enumerate(costs)
@@ -135,8 +134,8 @@ class TrainedEstimator(EntropicEstimator):
             weight=jnp.asarray([term.weight for term in [*losses, *penalties]], dtype),
             n_losses=len(losses),
             epsilon=Schedule(*epsilon),
-            learning_rate=Schedule(*schedules.learning_rate),
-            diffeo_learning_rate=Schedule(*schedules.diffeo_learning_rate),
+            learning_rate=Schedule(*options.learning_rate),
+            diffeo_learning_rate=Schedule(*options.diffeo_learning_rate),
             max_iter=max_iter,
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,
@@ -222,10 +221,3 @@ def _first_displacements(
     mass = coupling.sum(axis=1)
     mean = coupling @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
     return mean - np.asarray(clouds.x), mass
-
-
-def cast(tree, dtype):
-    """The tree with every real array in one precision."""
-    return jax.tree.map(
-        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree
-    )

@@ -164,8 +164,8 @@ strict, verbose
         ``pair_weight`` and ``groups`` are checked and not used.
         """
         notes: list[str] = []
-        schedules = self._check_training_options(notes)
-        epsilon = schedules.epsilon
+        options = self._check_training_options(notes)
+        epsilon = options.epsilon
         rank = check_count(self.rank, "rank", minimum=1)
         gamma = check_positive(self.gamma, "gamma")
         with double_precision():
@@ -180,7 +180,7 @@ strict, verbose
             start = jr.normal(jr.key(check_seed(self.random_state)), (clouds.dim, rank))
             cost = Cost(ElasticCost(start, gamma))
             losses = check_terms([OffSubspace()], "losses")
-            (run,) = self._train(clouds, [cost], Knowledge(), losses, [], schedules)
+            (run,) = self._train(clouds, [cost], Knowledge(), losses, [], options)
             self._finish(X, clouds, run.model.cost, epsilon=epsilon[1], history=run.history)
             learned = cast(ElasticCost, run.model.cost.h)
             self.basis_ = np.asarray(learned.orthonormal_basis, dtype=np.float64)

@@ -7,13 +7,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mongefit._numerics import double_precision
+from mongefit._numerics import cast, double_precision
 from mongefit.baselines.base import check_unused
 from mongefit.convex import ConvexFunction
 from mongefit.errors import OptionError, did_you_mean
 from mongefit.families import build_cost
 from mongefit.fitted import EntropicEstimator
-from mongefit.trained import cast
 from mongefit.validation import check_positive
 
 

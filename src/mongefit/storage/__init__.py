@@ -21,7 +21,7 @@ import safetensors
 import safetensors.numpy
 
 import mongefit
-from mongefit._numerics import double_precision
+from mongefit._numerics import cast, double_precision
 from mongefit.costs import Cost
 from mongefit.errors import ModelFileError
 from mongefit.estimator import MongeMap
@@ -243,7 +243,4 @@ def _skeleton(cost: dict[str, Any], n: int, m: int, dim: int, dtype: jnp.dtype) 
         a=jnp.zeros(n), b=jnp.zeros(m), f=jnp.zeros(n), g=jnp.zeros(m), eps=jnp.zeros(()),
         units=Units.none(dim),
     )  # fmt: skip
-    cast = jax.tree.map(
-        lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, skeleton
-    )
-    return eqx.tree_at(lambda tree: tree.units, cast, Units.none(dim))
+    return eqx.tree_at(lambda tree: tree.units, cast(skeleton, dtype), Units.none(dim))
