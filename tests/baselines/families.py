@@ -15,7 +15,7 @@ from mongefit.baselines import (
     PairedRidge,
     TargetMean,
 )
-from mongefit.baselines.inverse_ot import QuadraticCost
+from mongefit.baselines.linear_costs import QuadraticCost
 from tests.conftest import random_clouds
 
 N, M, D = 16, 12, 2

@@ -10,7 +10,8 @@ from scipy.special import xlogy
 
 from mongefit import Mahalanobis, PowerNorm
 from mongefit.baselines import InverseOT, inverse_ot
-from mongefit.baselines.inverse_ot import POWERS, Observed, PowersCost, QuadraticCost
+from mongefit.baselines.inverse_ot import Observed
+from mongefit.baselines.linear_costs import POWERS, PowersCost, QuadraticCost
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError
 from tests.baselines.families import EPSILON, KNOWN, PAIRS, M, X, Y
 

@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 
 from mongefit.baselines.elastic import ElasticCost
-from mongefit.baselines.inverse_ot import FeatureCost, PowersCost, QuadraticCost
+from mongefit.baselines.linear_costs import FeatureCost, PowersCost, QuadraticCost
 from mongefit.conjugate import ConjugateICNN
 from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
 from mongefit.diffeos import AutoregressiveFlow
@@ -71,7 +71,7 @@ CONVEX = {
     # Without powers below 2, whose curvature is infinite at zero: Newton's method cannot start
     # there. `PowersCost` inverts them coordinate by coordinate.
     "features": lambda dim: FeatureCost(
-        jnp.array([0.5, 0.3]), (PowerNorm(3.0), Mahalanobis(_matrix(dim))), 0.1
+        theta=jnp.array([0.5, 0.3]), features=(PowerNorm(3.0), Mahalanobis(_matrix(dim))), alpha=0.1
     ),
     "powers": lambda dim: PowersCost(jr.uniform(jr.key(6), (3, dim)), 0.1),
     # No coordinate has all powers, and one has none: what a sparse θ looks like.
