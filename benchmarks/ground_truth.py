@@ -39,8 +39,21 @@ from mongefit.baselines import (
     TargetMean,
 )
 from mongefit.metrics import l2_uvp
+from mongefit.penalties import CostSize, DirichletEnergy
 
 EPSILONS = (0.1, 0.03, 0.01, 0.003, 0.001)
+# How learned costs are trained, without flows and with them. Validation chooses the setting too.
+SETTINGS: dict[bool, dict[str, dict[str, Any]]] = {
+    False: {"short": {}},
+    True: {
+        "short": {"learning_rate": 0.02},
+        "long": {
+            "learning_rate": (0.02, 0.001),
+            "diffeo_learning_rate": (0.01, 0.0005),
+            "penalties": [1e-7 * CostSize(), 1e-3 * DirichletEnergy()],
+        },
+    },
+}
 
 
 class TrueCostMap:
@@ -67,24 +80,22 @@ def methods(
     problem, dim: int, flows: bool, options: argparse.Namespace
 ) -> dict[str, list[Callable[[], Any]]]:
     """Every method with its candidates, of which validation chooses."""
-    learned = {
-        "diffeo": "separate" if flows else None,
-        "symmetric": False,
-        "max_iter": options.steps,
-        "learning_rate": 0.02 if flows else 0.05,
-        "dtype": options.dtype,
-    }
+    shared = {"symmetric": False, "dtype": options.dtype}
+    if flows:
+        shared["diffeo"] = "separate"
+    learned = [
+        {**shared, **SETTINGS[flows][name], "epsilon": (0.1, e), "max_iter": options.steps[name]}
+        for name in options.settings
+        if name in SETTINGS[flows]
+        for e in options.learned_epsilons
+    ]
     return {
         "true cost": [lambda e=e: TrueCostMap(problem.cost, e) for e in EPSILONS],
         "squared Euclidean": [lambda e=e: EuclideanMap(epsilon=e) for e in EPSILONS],
-        "learned (MongeMap)": [
-            lambda e=e: MongeMap(**learned, epsilon=(0.1, e)) for e in options.learned_epsilons
-        ],
-        "CouplingFit": [
-            lambda e=e: CouplingFit(**learned, epsilon=(0.1, e)) for e in options.learned_epsilons
-        ],
+        "learned (MongeMap)": [lambda o=o: MongeMap(**o) for o in learned],
+        "CouplingFit": [lambda o=o: CouplingFit(**o) for o in learned],
         "MongeGapMap": [
-            lambda: MongeGapMap(epsilon=0.03, max_iter=options.steps, learning_rate=0.01)
+            lambda: MongeGapMap(epsilon=0.03, max_iter=options.steps["short"], learning_rate=0.01)
         ],
         "InverseOT, powers": [lambda e=e: InverseOT("powers", epsilon=e) for e in (0.1, 0.03)],
         "InverseOT, quadratic": [
@@ -159,14 +170,17 @@ def main() -> None:
         "--learned-epsilons", nargs="+", type=float, default=[0.1, 0.03, 0.01],
         help="where training may end; validation chooses",
     )  # fmt: skip
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument(
+        "--settings", nargs="+", choices=["short", "long"], default=["short", "long"]
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="64 points in 2-d, 100 steps")
     parser.add_argument("--out", default="ground-truth.json")
     options = parser.parse_args()
+    options.steps = {"short": 300, "long": 1000}
     if options.quick:
-        options.dims, options.n, options.few, options.steps = [2], 64, 16, 100
-        options.flows = "no"
+        options.dims, options.n, options.few, options.flows = [2], 64, 16, "no"
+        options.steps = {"short": 100, "long": 300}
     arrangements = {"no": [False], "yes": [True], "both": [False, True]}[options.flows]
     rows: list[dict] = []
     for flows in arrangements:
