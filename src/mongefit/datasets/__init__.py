@@ -1,6 +1,6 @@
-"""Data with known answers: toys, and problems whose true map is known.
+"""Data with known answers: toys, problems whose true map is known, and cells seen twice.
 
-The problems are imported on first use, so that the toys come without loading JAX.
+All but the toys are imported on first use, so that the toys come without loading JAX.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from mongefit.datasets.comparison import draw_ground_truth as draw_ground_truth
     from mongefit.datasets.ground_truth import GroundTruth as GroundTruth
     from mongefit.datasets.ground_truth import make_ground_truth as make_ground_truth
+    from mongefit.datasets.live_seq import LiveSeq as LiveSeq
+    from mongefit.datasets.live_seq import find_live_seq as find_live_seq
+    from mongefit.datasets.live_seq import read_live_seq as read_live_seq
+    from mongefit.datasets.live_seq import simulate_live_seq as simulate_live_seq
 
 _HOMES = {
     "CostComparison": "comparison",
@@ -25,6 +29,10 @@ _HOMES = {
     "draw_ground_truth": "comparison",
     "GroundTruth": "ground_truth",
     "make_ground_truth": "ground_truth",
+    "LiveSeq": "live_seq",
+    "find_live_seq": "live_seq",
+    "read_live_seq": "live_seq",
+    "simulate_live_seq": "live_seq",
 }
 
 __all__ = ["displaced", "moon", "spiral", "t_shape", *_HOMES]
