@@ -345,8 +345,8 @@ class TestSave:
         save_figure(ax, tmp_path / "p.png")
 
     def test_other_extension(self, tmp_path):
-        with pytest.raises(ValueError, match=r"written as \.png"):
-            save_figure(Figure(), tmp_path / "p.pdf")
+        with pytest.raises(ValueError, match=r"written as \.png or \.pdf"):
+            save_figure(Figure(), tmp_path / "p.svg")
         assert not list(tmp_path.iterdir())
 
     def test_labels_are_not_clipped(self, tmp_path):

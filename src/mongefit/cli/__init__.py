@@ -1,4 +1,4 @@
-"""The command ``mongefit``: fit, transform, info, demo.
+"""The command ``mongefit``: fit, transform, info, demo, reproduce.
 
 Only click is imported here. JAX and the rest of the library are imported by a command once it
 runs, so that help, version and usage errors come at once.
@@ -13,6 +13,7 @@ from mongefit.cli.demo import demo
 from mongefit.cli.fit import fit
 from mongefit.cli.info import info
 from mongefit.cli.interrupts import raise_on_termination
+from mongefit.cli.reproduce import reproduce
 from mongefit.cli.transform import transform
 
 
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, fit, transform, info):
+for _command in (demo, fit, transform, info, reproduce):
     cli.add_command(_command)
 
 

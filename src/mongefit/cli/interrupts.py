@@ -29,12 +29,14 @@ def raise_on_termination() -> None:
 
 
 @contextlib.contextmanager
-def promptly_interruptible(*, grace: float = 1.0) -> Iterator[None]:
+def promptly_interruptible(
+    *, grace: float = 1.0, left: str = "nothing was written"
+) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end a computation that writes no files.
 
     Python handles a signal when control is back in Python, which may take half a minute while XLA
     compiles. A thread that is told of signals by the C-level handler waits for ``grace`` seconds
-    and then ends the process itself.
+    and then ends the process itself, saying what is left of the work.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -42,7 +44,7 @@ def promptly_interruptible(*, grace: float = 1.0) -> Iterator[None]:
     done = threading.Event()
     told, teller = socket.socketpair()
     teller.setblocking(False)
-    watcher = threading.Thread(target=_watch, args=(told, done, grace), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(told, done, grace, left), daemon=True)
     previous = signal.set_wakeup_fd(teller.fileno(), warn_on_full_buffer=False)
     watcher.start()
     try:
@@ -55,9 +57,9 @@ def promptly_interruptible(*, grace: float = 1.0) -> Iterator[None]:
         told.close()
 
 
-def _watch(told: socket.socket, done: threading.Event, grace: float) -> None:
+def _watch(told: socket.socket, done: threading.Event, grace: float, left: str) -> None:
     while received := told.recv(1):
         number = received[0]
         if number in EXIT_CODES and not done.wait(grace):
-            os.write(2, f"\n{WORDS[signal.Signals(number)]}; nothing was written.\n".encode())
+            os.write(2, f"\n{WORDS[signal.Signals(number)]}; {left}.\n".encode())
             os._exit(EXIT_CODES[signal.Signals(number)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mongefit.datasets.random_diffeos import LimitedPairs, limited_pairs
 from mongefit.datasets.toys import displaced, moon, spiral, t_shape
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mongefit.datasets.ground_truth import make_ground_truth as make_ground_truth
     from mongefit.datasets.live_seq import LiveSeq as LiveSeq
     from mongefit.datasets.live_seq import find_live_seq as find_live_seq
+    from mongefit.datasets.live_seq import find_live_seq_samples as find_live_seq_samples
     from mongefit.datasets.live_seq import read_live_seq as read_live_seq
     from mongefit.datasets.live_seq import simulate_live_seq as simulate_live_seq
 
@@ -31,11 +33,20 @@ _HOMES = {
     "make_ground_truth": "ground_truth",
     "LiveSeq": "live_seq",
     "find_live_seq": "live_seq",
+    "find_live_seq_samples": "live_seq",
     "read_live_seq": "live_seq",
     "simulate_live_seq": "live_seq",
 }
 
-__all__ = ["displaced", "moon", "spiral", "t_shape", *_HOMES]
+__all__ = [
+    "LimitedPairs",
+    "displaced",
+    "limited_pairs",
+    "moon",
+    "spiral",
+    "t_shape",
+    *_HOMES,
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,21 +26,24 @@ GREY = "#B8B8B8"
 
 
 def save_figure(ax_or_figure: Axes | Figure, path: StrPath, *, dpi: int = 150) -> None:
-    """Save a picture as PNG, trimmed to what is drawn, completely or not at all.
+    """Save a picture as PNG or PDF, trimmed to what is drawn, completely or not at all.
 
     Parameters
     ----------
     ax_or_figure
         A Figure, or any Axes of it.
     path
-        A .png file; replaced when it exists.
+        A .png or .pdf file; replaced when it exists.
     dpi
-        Dots per inch.
+        Dots per inch of a PNG.
     """
     from matplotlib.figure import Figure
 
-    if not os.fspath(path).lower().endswith(".png"):
-        raise ValueError(f"{os.fspath(path)}: pictures are written as .png. Change the extension.")
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if suffix not in (".png", ".pdf"):
+        raise ValueError(
+            f"{os.fspath(path)}: pictures are written as .png or .pdf. Change the extension."
+        )
     figure = ax_or_figure
     if not isinstance(figure, Figure):
         root = figure.get_figure(root=True)
@@ -48,7 +51,9 @@ def save_figure(ax_or_figure: Axes | Figure, path: StrPath, *, dpi: int = 150) -
             raise ValueError("these Axes were removed from their figure.")
         figure = root
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
+    # No date inside, so that the same picture gives the same bytes.
+    metadata = {"CreationDate": None} if suffix == ".pdf" else None
+    figure.savefig(buffer, format=suffix[1:], dpi=dpi, bbox_inches="tight", metadata=metadata)
     atomic_write(path, buffer.getvalue())
 
 

@@ -111,14 +111,26 @@ def find_live_seq(
         If a given file is missing, a file in the folder is not what was downloaded, or a file can
         be had neither there nor from the network; the message says what to fetch and from where.
     """
+    found = _find({COUNTS: counts, SAMPLES: samples}, folder, download=download)
+    return found[COUNTS], found[SAMPLES]
+
+
+def find_live_seq_samples(
+    samples: StrPath | None = None, *, folder: StrPath | None = None, download: bool = True
+) -> Path:
+    """Find the sample table alone, as `find_live_seq` does: all that simulated counts need."""
+    return _find({SAMPLES: samples}, folder, download=download)[SAMPLES]
+
+
+def _find(
+    wanted: dict[Source, StrPath | None], folder: StrPath | None, *, download: bool
+) -> dict[Source, Path]:
     place = _cache_folder() if folder is None else Path(folder)
-    paths = [
-        place / source.name if given is None else Path(require_file(given))
-        for source, given in ((COUNTS, counts), (SAMPLES, samples))
-    ]
-    missing = [
-        source for source, path in zip((COUNTS, SAMPLES), paths, strict=True) if not path.exists()
-    ]
+    paths = {
+        source: place / source.name if given is None else Path(require_file(given))
+        for source, given in wanted.items()
+    }
+    missing = [source for source, path in paths.items() if not path.exists()]
     if missing and not download:
         raise DataError(_what_to_fetch(missing, place, "downloads are turned off"))
     for source in missing:
@@ -127,11 +139,11 @@ def find_live_seq(
         except OSError as error:
             still = [source for source in missing if not (place / source.name).exists()]
             raise DataError(_what_to_fetch(still, place, str(error))) from error
-    if SAMPLES in missing:
+    if SAMPLES in missing and COUNTS in wanted:
         _download_gene_tables(place)
-    for source, path in zip((COUNTS, SAMPLES), paths, strict=True):
+    for source, path in paths.items():
         _check_unchanged(source, path)
-    return paths[0], paths[1]
+    return paths
 
 
 def _cache_folder() -> Path:

@@ -1,0 +1,170 @@
+"""``mongefit reproduce``."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mongefit.cli.console import (
+    Console,
+    Ended,
+    Failed,
+    Interrupted,
+    command,
+    count,
+    start_jax,
+)
+from mongefit.cli.interrupts import WORDS, Terminated, promptly_interruptible
+
+if TYPE_CHECKING:
+    from mongefit.experiments import Experiment, Report, Run
+
+_NAMES = ("inverse-ot", "limited-pairs", "live-seq", "displacements")
+
+
+@click.command()
+@click.argument("experiment", type=click.Choice([*_NAMES, "all"]))
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    default="mongefit-reproduce",
+    show_default=True,
+    help="Folder to leave a folder for each experiment in.",
+)
+@click.option("--quick", is_flag=True, help="A small version, for a first look.")
+@click.option("--force", is_flag=True, help="Do all runs anew instead of going on.")
+@click.option("--counts", metavar="FILE", help="live-seq: GSE141064_count.final.csv.gz.")
+@click.option("--samples", metavar="FILE", help="live-seq: the sample table.")
+@click.option(
+    "--simulate", is_flag=True, help="live-seq: simulate the counts of the samples in the table."
+)
+@command
+def reproduce(
+    console: Console,
+    experiment: str,
+    output: str,
+    quick: bool,
+    force: bool,
+    counts: str | None,
+    samples: str | None,
+    simulate: bool,
+) -> None:
+    """Run an experiment of the paper; draw its figure and write its table.
+
+    Every run is kept as soon as it is done: the same command goes on where it stopped.
+    """
+    if simulate and counts:
+        raise click.UsageError("--simulate makes the counts: leave out --counts.")
+    start_jax(console)
+    from mongefit.errors import DataError
+
+    names = _NAMES if experiment == "all" else (experiment,)
+    reports: dict[str, Any] = {}
+    missing = ""
+    for name in names:
+        folder = os.path.join(output, f"{name}-quick" if quick else name)
+        try:
+            chosen = _experiment(name, folder, quick, counts, samples, simulate)
+        except DataError as error:
+            if experiment != "all":
+                raise
+            missing = f"{name} was not run: {error}"
+            continue
+        report = _run(console, chosen, folder, restart=force)
+        _show(console, chosen, report)
+        reports[name] = _plain(report)
+    console.result(reports)
+    if missing:
+        raise Failed(missing)
+
+
+def _experiment(
+    name: str,
+    folder: str,
+    quick: bool,
+    counts: str | None,
+    samples: str | None,
+    simulate: bool,
+) -> Experiment:
+    from mongefit import datasets, experiments
+
+    if name != "live-seq":
+        kinds: dict[str, Callable[..., Experiment]] = {
+            "inverse-ot": experiments.InverseOT,
+            "limited-pairs": experiments.LimitedPairsExperiment,
+            "displacements": experiments.Displacements,
+        }
+        return kinds[name](quick=quick)
+    counts_file: str | os.PathLike[str]
+    if simulate:
+        table = datasets.find_live_seq_samples(samples)
+        os.makedirs(folder, exist_ok=True)
+        counts_file = os.path.join(folder, "simulated_counts.csv.gz")
+        datasets.simulate_live_seq(table, counts_file, overwrite=True)
+    else:
+        counts_file, table = datasets.find_live_seq(counts, samples)
+    return experiments.LiveSeqExperiment(datasets.read_live_seq(counts_file, table), quick=quick)
+
+
+def _run(console: Console, experiment: Experiment, folder: str, *, restart: bool) -> Report:
+    from tqdm import tqdm
+
+    from mongefit.experiments import reproduce as run_all
+
+    runs = experiment.runs()
+    console.note(f"{experiment.title}: {count(len(runs), 'run')} in {folder}.")
+    left = f"runs that are done are kept in {folder}; the same command goes on from there"
+    with tqdm(
+        total=len(runs),
+        disable=None if console.shows_progress else True,
+        dynamic_ncols=True,
+        bar_format="{n_fmt}/{total_fmt} |{bar}| {elapsed}, {remaining} left {postfix}",
+    ) as bar:
+
+        def watch(run: Run, done: int, total: int) -> None:
+            bar.set_postfix_str(run.name[:28], refresh=False)
+            bar.update(done - bar.n)
+            bar.refresh()
+
+        try:
+            report = run_all(
+                experiment,
+                folder,
+                restart=restart,
+                around=functools.partial(promptly_interruptible, left=left),
+                watch=watch,
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(f"{WORDS[signal.SIGINT]}; {left}.") from None
+        except Terminated:
+            raise Ended(f"{WORDS[signal.SIGTERM]}; {left}.") from None
+        bar.update(len(runs) - bar.n)
+    return report
+
+
+def _show(console: Console, experiment: Experiment, report: Report) -> None:
+    from mongefit.experiments import FILES
+
+    console.say(f"\n{experiment.title}\n\n{report.table}\n")
+    for goal in report.goals:
+        console.say(str(goal))
+    console.say(f"\n{report.seconds:.0f} s of runs. In the folder {report.folder}:")
+    for name, what in FILES.items():
+        console.item(name, what)
+        console.wrote(str(report.folder / name))
+
+
+def _plain(report: Report) -> dict[str, Any]:
+    return {
+        "folder": str(report.folder),
+        "rows": list(report.table.rows),
+        "goals": [{"what": g.what, "found": g.found, "met": g.met} for g in report.goals],
+        "failed": sum(result.outcome is None for result in report.results),
+        "seconds": report.seconds,
+    }

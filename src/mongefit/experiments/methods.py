@@ -1,0 +1,58 @@
+"""The methods that the paper compares where few pairs are known, fitted and measured alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit.baselines import CouplingFit, EuclideanMap, MongeGapMap
+from mongefit.estimator import MongeMap
+from mongefit.experiments.settings import Settings
+from mongefit.losses import CorrectMass, Paired
+
+Points = NDArray[np.float64]
+
+MAP, COUPLING, GAP = "map", "coupling", "MLP, Monge gap"
+EUCLIDEAN = "squared Euclidean"
+LEARNED = (MAP, COUPLING, GAP)
+
+
+@dataclasses.dataclass(frozen=True)
+class GapSettings:
+    """Options of `MongeGapMap`."""
+
+    hidden_layer_sizes: tuple[int, ...]
+    epsilon: float
+    max_iter: int
+    learning_rate: float
+
+
+MethodSettings = Settings | GapSettings
+
+
+def fit_method(
+    method: str,
+    settings: MethodSettings | None,
+    data: tuple[Points, Points, NDArray[np.int64]],
+    seed: int,
+) -> Any:
+    """Fit a method on two clouds and known pairs."""
+    X, Y, pairs = data
+    if isinstance(settings, GapSettings):
+        model: Any = MongeGapMap(**dataclasses.asdict(settings), random_state=seed)
+    elif settings is None:
+        model = EuclideanMap(epsilon=0.01)
+    elif method == MAP:
+        model = settings.estimator(MongeMap, X.shape[1], seed, [Paired()])
+    else:
+        model = settings.estimator(CouplingFit, X.shape[1], seed, [CorrectMass()])
+    return model.fit(X, Y, pairs=pairs)
+
+
+def skipped_steps(model: Any) -> float | None:
+    """Training steps that were not applied; None where there are none."""
+    found = model.diagnostics_.get("skipped_steps")
+    return None if found is None else float(found)

@@ -1,0 +1,198 @@
+"""Doing the runs of an experiment, keeping each as soon as it is done, and writing the report."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mongefit.errors import DataError
+from mongefit.experiments.base import Experiment, Goal, Outcome, Result, Run
+from mongefit.files import StrPath, atomic_write
+from mongefit.metrics import Table
+
+_PACKAGES = ("mongefit", "jax", "jaxlib", "equinox", "optax", "flowjax", "numpy", "scikit-learn")
+
+FILES = {
+    "figure.png": "the picture",
+    "figure.pdf": "the same, for print",
+    "table.md": "the table, and what should be seen in it",
+    "table.csv": "the table in full precision",
+    "runs.csv": "every run",
+    "report.json": "options, versions, seeds, times",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What is left of an experiment.
+
+    Attributes
+    ----------
+    folder
+        Where the files are.
+    results
+        All runs.
+    table
+        Their summary.
+    goals
+        What should be seen, and whether it was.
+    seconds
+        Time that the runs took, in this and in earlier sessions.
+    """
+
+    folder: Path
+    results: tuple[Result, ...]
+    table: Table
+    goals: tuple[Goal, ...]
+    seconds: float
+
+
+def reproduce(
+    experiment: Experiment,
+    folder: StrPath,
+    *,
+    restart: bool = False,
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    watch: Callable[[Run, int, int], None] = lambda run, done, total: None,
+) -> Report:
+    """Do all runs that are not done yet, and write the table, the picture and the report.
+
+    A run is kept in a file of its own as soon as it is done. One that was done before with the same
+    options is not done again. One that fails is kept, counted and shown; it is tried again when the
+    experiment is run again.
+
+    Parameters
+    ----------
+    experiment
+        The experiment.
+    folder
+        Where to leave the files; made where it is missing.
+    restart
+        Do all runs anew.
+    around
+        A context to compute in.
+    watch
+        Called before every run with the run, how many are done, and how many there are.
+    """
+    place = Path(folder)
+    kept = place / "runs"
+    if restart and kept.is_dir():
+        shutil.rmtree(kept)
+    kept.mkdir(parents=True, exist_ok=True)
+    runs = experiment.runs()
+    results = []
+    for done, run in enumerate(runs):
+        watch(run, done, len(runs))
+        path, options = kept / f"{run.name}.json", experiment.options(run)
+        found = _read(path, run, options)
+        if found is None:
+            with around():
+                found = _perform(experiment, run, options)
+            atomic_write(path, _encode(dataclasses.asdict(found)))
+        results.append(found)
+    report = Report(
+        folder=place,
+        results=tuple(results),
+        table=experiment.table(results),
+        goals=tuple(experiment.goals(results)),
+        seconds=sum(result.seconds for result in results),
+    )
+    _write(experiment, report)
+    return report
+
+
+def _perform(experiment: Experiment, run: Run, options: dict[str, Any]) -> Result:
+    started = time.perf_counter()
+    outcome, error = None, ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcome = experiment.perform(run)
+    except (ArithmeticError, RuntimeError, ValueError) as met:
+        error = f"{type(met).__name__}: {met}"
+    return Result(run, options, outcome, error, round(time.perf_counter() - started, 2))
+
+
+def _read(path: Path, run: Run, options: dict[str, Any]) -> Result | None:
+    """A run that was done before with the same options, or None."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["options"] != json.loads(_encode(options)) or found["outcome"] is None:
+            return None
+        return Result(run, options, Outcome(**found["outcome"]), "", found["seconds"])
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} is damaged ({error}). Delete it, and the run is done again."
+        ) from error
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, indent=1, ensure_ascii=False).encode()
+
+
+def _write(experiment: Experiment, report: Report) -> None:
+    from mongefit.plotting import save_figure
+
+    place, results = report.folder, report.results
+    figure = experiment.draw(results)
+    for name in ("figure.png", "figure.pdf"):
+        save_figure(figure, place / name)
+    goals = "\n".join(f"- {goal}" for goal in report.goals)
+    text = f"# {experiment.title}\n\n{report.table.to_markdown()}\n\n{goals}\n"
+    atomic_write(place / "table.md", text.encode())
+    atomic_write(place / "table.csv", report.table.to_csv().encode())
+    atomic_write(place / "runs.csv", _all_runs(results).to_csv().encode())
+    about = {
+        "experiment": experiment.name,
+        "seconds": round(report.seconds, 1),
+        "versions": {name: version for name, version in _versions()},
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "device": _device(),
+        "goals": [dataclasses.asdict(goal) for goal in report.goals],
+        "runs": [
+            dataclasses.asdict(result.run)
+            | {"options": result.options, "error": result.error, "seconds": result.seconds}
+            for result in results
+        ],
+    }
+    atomic_write(place / "report.json", _encode(about))
+
+
+def _all_runs(results: tuple[Result, ...]) -> Table:
+    measures = list(
+        dict.fromkeys(
+            name for result in results if result.outcome for name in result.outcome.values
+        )
+    )
+    rows = tuple(
+        dataclasses.asdict(result.run)
+        | {name: result.outcome.values.get(name) if result.outcome else None for name in measures}
+        | {"error": result.error, "seconds": result.seconds}
+        for result in results
+    )
+    return Table(rows, {})
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
+
+
+def _device() -> str:
+    import jax
+
+    return str(jax.devices()[0].device_kind)
