@@ -161,12 +161,12 @@ class Displacements(Experiment):
             )
             listed = ", ".join(f"{value:.2g}" for value in singular)
             ax.text2D(
-                0.5, 0.98, f"singular values {listed}",
+                0.5, 0.9, f"singular values {listed}",
                 transform=ax.transAxes, ha="center", fontsize="small",
             )  # fmt: skip
 
         first = [result for result in results if result.run.seed == 0]
-        return panels(first, panel, size=(3.1, 3.0), projection="3d")
+        return panels(first, panel, size=(3.3, 2.9), projection="3d")
 
 
 def _measure(

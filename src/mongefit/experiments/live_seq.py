@@ -49,6 +49,7 @@ _DEFAULT = Settings(
     diffeo_learning_rate=(0.01, 0.0005),
     diffeo="shared",
     dirichlet=1e-3,
+    dtype="mixed",
 )
 _RATIO = 0.25
 

@@ -60,7 +60,12 @@ def panels(
     width = wrap or len(results) // len(cases)
     height = -(-len(results) // width)
     ordered = sorted(results, key=lambda result: cases.index(result.run.case))
-    figure = Figure(figsize=(size[0] * width, size[1] * height + 0.4), layout="constrained")
+    figure = Figure(figsize=(size[0] * width, size[1] * height + 0.6))
+    # Panels of the plane keep their proportions; the layout reckons with the height that they had
+    # before, and needs some more between the rows.
+    figure.set_layout_engine(
+        "constrained" if projection else "compressed", h_pad=0.04 if projection else 0.12
+    )
     grid = figure.subplots(height, width, squeeze=False, subplot_kw={"projection": projection})
     handles: dict[str, Any] = {}
     for ax in grid.flat[len(ordered) :]:
@@ -74,6 +79,7 @@ def panels(
             continue
         title = ax.get_title()
         draw(ax, result)
+        ax.patch.set_visible(False)  # or it would hide labels of its neighbour
         ax.set_title(title, fontsize="medium")
         if ax.get_legend() is not None:
             ax.get_legend().remove()
