@@ -14,13 +14,14 @@ from mongefit._numerics import cast, double_precision
 from mongefit.convex import ConvexFunction
 from mongefit.diffeos import Diffeo
 from mongefit.duals import Differentiation, DualSolver
-from mongefit.errors import DataError, warn_user
+from mongefit.errors import DataError, OptionError, warn_user
 from mongefit.families import build_cost
+from mongefit.files import StrPath
 from mongefit.fitted import Clouds, solved_map, transported
 from mongefit.losses import Groups, Paired, Term
 from mongefit.penalties import CostSize
 from mongefit.trained import TrainedEstimator, check_terms
-from mongefit.training import Run
+from mongefit.training import Checkpoint, Run
 from mongefit.validation import Knowledge, check_count, check_validation_pairs
 
 
@@ -88,6 +89,8 @@ class CostEstimator(TrainedEstimator):
         validation_pairs: ArrayLike | None = None,
         source_weight: ArrayLike | None = None,
         target_weight: ArrayLike | None = None,
+        checkpoint: StrPath | Checkpoint | None = None,
+        resume: bool = False,
     ) -> Self:
         """Learn the cost and build its map.
 
@@ -106,12 +109,22 @@ class CostEstimator(TrainedEstimator):
             Pairs, as in ``pairs``, to choose among several starts by; none may be trained on.
         source_weight, target_weight
             Weights of the points, non-negative with sum 1; uniform by default.
+        checkpoint
+            A folder in which training is kept while it goes on, every 30 seconds and when it is
+            interrupted; or a `mongefit.training.Checkpoint`, which says how often.
+        resume
+            Go on with the training that is kept in the folder, to the same bits on the same CPU.
+            The data and the options must be the same.
 
         Returns
         -------
         Self
             This estimator.
         """
+        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+            checkpoint = Checkpoint(checkpoint, resume=resume)
+        elif resume:
+            raise OptionError("resume needs checkpoint, a folder to go on from.")
         notes: list[str] = []
         options = self._check_training_options(notes)
         epsilon, seed = options.epsilon, options.seed
@@ -161,7 +174,7 @@ class CostEstimator(TrainedEstimator):
             scores = np.zeros(0)
             if learns:
                 costs = [cast(cost, clouds.x.dtype) for cost in costs]
-                runs = self._train(clouds, costs, known, losses, penalties, options)
+                runs = self._train(clouds, costs, known, losses, penalties, options, checkpoint)
                 scores = np.asarray([_score(run, clouds, epsilon[1], held_out) for run in runs])
                 best = runs[int(np.argmin(scores))]
                 history = best.history

@@ -30,7 +30,7 @@ from mongefit.losses import (
     Weighted,
 )
 from mongefit.progress import TrainingBar
-from mongefit.training import Batches, Model, Problem, Run, Schedule, train
+from mongefit.training import Batches, Checkpoint, Model, Problem, Run, Schedule, train
 from mongefit.validation import (
     Knowledge,
     check_count,
@@ -110,6 +110,7 @@ class TrainedEstimator(EntropicEstimator):
         losses: Sequence[Weighted],
         penalties: Sequence[Weighted],
         options: TrainingOptions,
+        checkpoint: Checkpoint | None = None,
     ) -> list[Run]:
         """Train each of the costs; without steps they come back as they are."""
         dtype = clouds.x.dtype
@@ -145,7 +146,9 @@ class TrainedEstimator(EntropicEstimator):
         _require_memory(problem, batches)
         require_plan_memory(clouds)  # or training would be in vain
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
-            return train(problem, models, batches=batches, on_interval=bar.update)
+            return train(
+                problem, models, batches=batches, checkpoint=checkpoint, on_interval=bar.update
+            )
 
     def _batches(self, problem: Problem, seed: int) -> Batches | None:
         if self.batch_size is None or self.batch_size >= max(len(problem.x), len(problem.y)):

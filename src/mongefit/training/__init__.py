@@ -7,6 +7,7 @@ and the step is counted.
 """
 
 from mongefit.training.batches import Batches as Batches
+from mongefit.training.checkpoints import Checkpoint as Checkpoint
 from mongefit.training.problem import DEFAULT_OPTIMISER as DEFAULT_OPTIMISER
 from mongefit.training.problem import Model as Model
 from mongefit.training.problem import Problem as Problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -10,9 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from mongefit.errors import TrainingError
 from mongefit.training.batches import Batches
+from mongefit.training.checkpoints import Checkpoint, Keeper, Progress
 from mongefit.training.problem import Model, Problem
 from mongefit.training.state import Info, State, initial_state, with_parameters
 from mongefit.training.step import step
@@ -101,6 +103,7 @@ def train(
     models: Sequence[Model],
     *,
     batches: Batches | None = None,
+    checkpoint: Checkpoint | None = None,
     interval: int = 10,
     max_failures: int = 30,
     on_interval: Callable[[Info], None] | None = None,
@@ -115,6 +118,8 @@ def train(
         Where to start: models that differ in their numbers only.
     batches
         How to draw the points of each step; all points by default.
+    checkpoint
+        Where to keep the run, also when it is interrupted, and whether to go on with what is there.
     interval
         Steps per compiled scan, after each of which ``on_interval`` is called with the infos of the
         run whose loss is lowest.
@@ -133,29 +138,27 @@ def train(
     """
     states = [initial_state(problem, model, batches) for model in models]
     state = states[0] if len(models) == 1 else jax.tree.map(_stack, *states)
-    last, given_up = int(problem.max_iter), np.zeros(len(models), bool)
-    history: list[Info] = []
-    for start in range(0, last + 1, interval):
-        if len(models) == 1:
-            state, infos = run_interval(problem, state, interval, batches)
-            infos = jax.tree.map(lambda leaf: np.asarray(leaf)[None], infos)
-        else:
-            state, infos = run_intervals(problem, state, interval, batches)
-        taken = min(interval, last + 1 - start)
-        history.append(jax.tree.map(lambda leaf, taken=taken: np.asarray(leaf)[:, :taken], infos))
-        given_up |= np.ravel(state.failures) >= max_failures
-        if np.all(given_up):
-            last_to_fail = int(np.argmax(np.ravel(state.failures)))
-            raise TrainingError(_explain_failure(_of_run(history[-1], last_to_fail)))
-        if on_interval is not None:
-            loss = history[-1].loss[:, -1]
-            shown = np.where(given_up | ~np.isfinite(loss), np.inf, loss)
-            on_interval(_of_run(history[-1], int(np.argmin(shown))))
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *history)
-    best = np.reshape(state.best, (len(models), -1))
+    progress = start = Progress(state, (), 0)
+    if checkpoint is None:
+        for progress in _intervals(problem, start, len(models), interval, batches):
+            _report(progress, max_failures, on_interval)
+    else:
+        keeper = Keeper(checkpoint, problem, batches, state)
+        with keeper.locked():
+            progress = start = keeper.read()
+            try:
+                for progress in _intervals(problem, start, len(models), interval, batches):
+                    _report(progress, max_failures, on_interval)
+                    keeper.offer(progress)
+            finally:
+                # Also when it is interrupted: what is done is kept.
+                keeper.write(progress)
+    infos, last = progress.infos(), int(problem.max_iter)
+    given_up = _gave_up(np.asarray(infos.applied), max_failures)
+    best = np.reshape(progress.state.best, (len(models), -1))
     runs = []
     for k, model in enumerate(models):
-        of_run = _of_run(joined, k)
+        of_run = _of_run(infos, k)
         runs.append(
             Run(
                 with_parameters(model, jnp.asarray(best[k])),
@@ -165,6 +168,45 @@ def train(
             )
         )
     return runs
+
+
+def _intervals(
+    problem: Problem, progress: Progress, n_starts: int, interval: int, batches: Batches | None
+) -> Iterator[Progress]:
+    """The progress after each interval that is left."""
+    last = int(problem.max_iter)
+    while progress.done <= last:
+        if n_starts == 1:
+            state, infos = run_interval(problem, progress.state, interval, batches)
+            infos = jax.tree.map(lambda leaf: np.asarray(leaf)[None], infos)
+        else:
+            state, infos = run_intervals(problem, progress.state, interval, batches)
+        taken = min(interval, last + 1 - progress.done)
+        infos = jax.tree.map(lambda leaf, taken=taken: np.asarray(leaf)[:, :taken], infos)
+        progress = Progress(state, (*progress.history, infos), progress.done + taken)
+        yield progress
+
+
+def _report(
+    progress: Progress, max_failures: int, on_interval: Callable[[Info], None] | None
+) -> None:
+    """Tell of the best run, or give up where all have failed too often."""
+    infos = progress.history[-1]
+    failures = np.ravel(progress.state.failures)
+    if np.all(failures >= max_failures):
+        raise TrainingError(_explain_failure(_of_run(infos, int(np.argmax(failures)))))
+    if on_interval is not None:
+        loss = infos.loss[:, -1]
+        shown = np.where((failures >= max_failures) | ~np.isfinite(loss), np.inf, loss)
+        on_interval(_of_run(infos, int(np.argmin(shown))))
+
+
+def _gave_up(applied: NDArray[np.bool_], max_failures: int) -> NDArray[np.bool_]:
+    """Which runs failed so many times in a row, at any time; of applied steps [starts, steps]."""
+    # A step that was applied starts the count anew.
+    count = np.cumsum(~applied, axis=1)
+    before = np.maximum.accumulate(np.where(applied, count, 0), axis=1)
+    return np.any(count - before >= max_failures, axis=1)
 
 
 def _final_objective(infos: Info, last: int, *, mean: bool) -> float:

@@ -1,0 +1,250 @@
+"""Keeping a run on disk while it goes on, so that it can go on after it was cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mongefit.errors import DataError, OptionError, warn_user
+from mongefit.files import StrPath
+from mongefit.files.tensors import TensorFileError, read_tensors, write_tensors
+from mongefit.training.batches import Batches
+from mongefit.training.problem import Problem
+from mongefit.training.state import Info, State
+
+_FORMAT = "mongefit-checkpoint"
+_VERSION = 1
+_FILE, _LOCK = "checkpoint.safetensors", "lock"
+_RECORDED = ("jax", "jaxlib", "equinox", "optax", "flowjax")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Where and how often a run is kept.
+
+    Attributes
+    ----------
+    folder
+        A folder for one run; made where it is missing.
+    seconds
+        How often to write. A run that is cut off loses no more than this.
+    resume
+        Go on with the run that is kept there. Without it a run that is there is an error.
+    """
+
+    folder: StrPath
+    seconds: float = 30.0
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.seconds >= 0:
+            raise OptionError(f"seconds must be a number from 0 on, got {self.seconds!r}.")
+
+
+class Progress(NamedTuple):
+    """How far a run has come.
+
+    Attributes
+    ----------
+    state
+        What the next step needs.
+    history
+        What was seen of the steps so far, interval by interval, [starts, steps].
+    done
+        Number of these steps.
+    """
+
+    state: State
+    history: tuple[Info, ...]
+    done: int
+
+    def infos(self) -> Info:
+        """The history in one piece."""
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *self.history)
+
+
+class Keeper:
+    """Writes the progress of one run, and reads it back.
+
+    Parameters
+    ----------
+    checkpoint
+        Where and how often.
+    problem, batches, state
+        The run before its first step. Only a run with the same ones can go on.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, problem: Problem, batches: Batches | None, state: State
+    ):
+        self._seconds = checkpoint.seconds
+        self._resume = checkpoint.resume
+        self._folder = os.fspath(checkpoint.folder)
+        self._path = os.path.join(self._folder, _FILE)
+        self._start = state
+        self._hashes = {
+            "data": _hash([problem.x, problem.y, problem.a, problem.b, problem.pairs,
+                           problem.subsets]),
+            "options": _hash([problem, batches, state]),
+        }  # fmt: skip
+        self._written = -1
+        self._due = time.monotonic() + self._seconds
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing here; the lock of one that has died does not count."""
+        os.makedirs(self._folder, exist_ok=True)
+        with open(os.path.join(self._folder, _LOCK), "w", encoding="ascii") as stream:
+            try:
+                import fcntl
+
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:  # no such locks on this platform
+                pass
+            except OSError as error:
+                raise DataError(
+                    f"{self._folder} is in use by another process. Wait for it, or choose another "
+                    "folder."
+                ) from error
+            yield
+
+    def read(self) -> Progress:
+        """The progress that is kept, or that of a run before its first step."""
+        if not os.path.exists(self._path):
+            if self._resume:
+                warn_user(f"{self._folder} has no checkpoint: starting from the beginning.")
+            return Progress(self._start, (), 0)
+        if not self._resume:
+            raise DataError(
+                f"{self._path} exists. Go on with it: resume=True; or choose another folder."
+            )
+        try:
+            header, tensors = read_tensors(self._path)
+            if header["format"] != _FORMAT or header["version"] != _VERSION:
+                raise TensorFileError("it is no checkpoint of this release")
+        except (TensorFileError, KeyError) as error:
+            raise DataError(
+                f"{self._path} cannot be used ({error}). Delete it to start from the beginning."
+            ) from error
+        self._check(header)
+        return self._restore(header["done"], tensors)
+
+    def offer(self, progress: Progress) -> None:
+        """Write if it is time to."""
+        if time.monotonic() >= self._due:
+            self.write(progress)
+
+    def write(self, progress: Progress) -> None:
+        """Write, completely or not at all, unless this is there already or nothing was done."""
+        if progress.done in (self._written, 0):
+            return
+        header = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "done": progress.done,
+            "hashes": self._hashes,
+            "versions": _versions(),
+        }
+        tensors = {f"state.{name}": leaf for name, leaf in _named(progress.state)}
+        if progress.history:
+            tensors |= {f"history.{name}": leaf for name, leaf in _named(progress.infos())}
+        write_tensors(self._path, header, tensors, overwrite=True)
+        self._written = progress.done
+        self._due = time.monotonic() + self._seconds
+
+    def _check(self, header: dict[str, Any]) -> None:
+        for what, digest in self._hashes.items():
+            if header["hashes"].get(what) != digest:
+                raise DataError(
+                    f"{self._path} is the checkpoint of a run with other {what}. Give the same "
+                    "ones to go on with it, or choose another folder."
+                )
+        if header["versions"] != _versions():
+            warn_user(
+                f"{self._path} was written with other versions of {', '.join(_RECORDED)}: the run "
+                "goes on, but not bit for bit as it would have."
+            )
+
+    def _restore(self, done: int, tensors: dict[str, np.ndarray]) -> Progress:
+        expected = dict(_named(self._start))
+        found = {
+            name.removeprefix("state."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith("state.")
+        }
+        if {name: (leaf.shape, leaf.dtype) for name, leaf in found.items()} != {
+            name: (leaf.shape, leaf.dtype) for name, leaf in expected.items()
+        }:
+            raise DataError(f"{self._path} does not hold the state of this run.")
+        state = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: (
+                jnp.asarray(found[jax.tree_util.keystr(path)]) if eqx.is_array(leaf) else leaf
+            ),
+            self._start,
+        )
+        names = [field.name for field in dataclasses.fields(Info)]
+        try:
+            columns: dict[str, Any] = {name: tensors[f"history..{name}"] for name in names}
+        except KeyError as error:
+            raise DataError(f"{self._path} lacks a part of the history.") from error
+        self._written = done
+        return Progress(state, (Info(**columns),), done)
+
+
+def _named(tree: Any) -> list[tuple[str, np.ndarray]]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [
+        (jax.tree_util.keystr(path), _numbers(leaf)) for path, leaf in leaves if _is_array(leaf)
+    ]
+
+
+def _numbers(leaf: Any) -> np.ndarray:
+    is_key = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def _is_array(leaf: Any) -> bool:
+    return eqx.is_array(leaf) or isinstance(leaf, np.ndarray)
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in _RECORDED}
+
+
+def _hash(parts: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(json.dumps(_outline(part), sort_keys=True).encode())
+        for name, leaf in _named(part):
+            digest.update(f"{name} {leaf.dtype.str} {leaf.shape}".encode())
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _outline(value: Any) -> Any:
+    """What an object is made of besides its arrays, without anything that changes by the day."""
+    if _is_array(value):
+        return "array"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _outline(item) for key, item in value.items()}
+    kind = type(value).__qualname__
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: _outline(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return [kind, fields]
+    if isinstance(value, list | tuple):
+        return [kind, *map(_outline, value)]
+    return getattr(value, "__qualname__", kind)

@@ -1,0 +1,262 @@
+"""A run that is cut off goes on to the same bits, and only the same run does."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import mongefit
+from mongefit import MongeMap
+from mongefit.datasets import t_shape
+from mongefit.errors import DataError, OptionError
+from mongefit.files.tensors import TensorFileError, read_tensors, write_tensors
+from mongefit.losses import Directional, Paired
+from mongefit.training import Checkpoint
+from mongefit.training.run import _gave_up
+
+N, STEPS = 16, 39
+X, Y = t_shape(N, seed=0)
+PAIRS = np.stack([np.arange(N)] * 2, axis=1)
+
+
+def model(**options):
+    defaults = {"hidden_layer_sizes": (4,), "epsilon": (0.1, 0.05), "max_iter": STEPS}
+    return MongeMap(**(defaults | options))
+
+
+def fit(estimator=None, **options):
+    return (estimator or model()).fit(X, Y, pairs=PAIRS, **options)
+
+
+class Stop(Exception):
+    """Training is cut off."""
+
+
+def cut_off(monkeypatch, after, error=Stop):
+    """Make training break off after some intervals."""
+    import mongefit.training.run as run
+
+    original, calls = run._report, []
+
+    def report(*arguments):
+        original(*arguments)
+        calls.append(1)
+        if len(calls) == after:
+            raise error
+
+    monkeypatch.setattr(run, "_report", report)
+    return lambda: monkeypatch.setattr(run, "_report", original)
+
+
+def assert_same(first, second):
+    np.testing.assert_array_equal(first.transform(X), second.transform(X))
+    assert first.history_.keys() == second.history_.keys()
+    for name, column in first.history_.items():
+        np.testing.assert_array_equal(column, second.history_[name], err_msg=name)
+
+
+VARIANTS = {
+    "plain": {},
+    "flows": {"diffeo": "shared"},
+    "starts": {"n_init": 2},
+    "batches": {"batch_size": 8},
+    "conjugate": {"cost": "conjugate_icnn"},
+    "learned loss": {"losses": [Paired(), Directional(2)]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("plain", KeyboardInterrupt), *((name, Stop) for name in VARIANTS)]
+)
+def test_goes_on_to_the_same_bits(name, error, tmp_path, monkeypatch):
+    pairs = PAIRS[:3] if name == "batches" else PAIRS
+    whole = model(**VARIANTS[name]).fit(X, Y, pairs=pairs)
+    mend = cut_off(monkeypatch, 2, error)
+    with pytest.raises(error):
+        model(**VARIANTS[name]).fit(X, Y, pairs=pairs, checkpoint=tmp_path)
+    mend()
+    header, _ = read_tensors(tmp_path / "checkpoint.safetensors")
+    assert header["done"] == 20
+    resumed = model(**VARIANTS[name]).fit(X, Y, pairs=pairs, checkpoint=tmp_path, resume=True)
+    assert_same(whole, resumed)
+    assert header["done"] < read_tensors(tmp_path / "checkpoint.safetensors")[0]["done"]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    first = fit(checkpoint=tmp_path)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    assert_same(first, fit(checkpoint=tmp_path, resume=True))
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+
+
+def test_other_data_and_other_options_are_refused(tmp_path):
+    fit(checkpoint=tmp_path)
+    with pytest.raises(DataError, match="a run with other data"):
+        model().fit(X + 0.1 * Y, Y, pairs=PAIRS, checkpoint=tmp_path, resume=True)
+    with pytest.raises(DataError, match="a run with other data"):
+        model().fit(X, Y, pairs=PAIRS[::-1][:5], checkpoint=tmp_path, resume=True)
+    for options in (
+        {"alpha": 0.02}, {"max_iter": 60}, {"epsilon": 0.05}, {"random_state": 1},
+        {"learning_rate": 0.01}, {"symmetric": False}, {"dual": "sinkhorn"},
+        {"losses": [2 * Paired()]}, {"dtype": "mixed"}, {"differentiate": "unrolled"},
+    ):  # fmt: skip
+        with pytest.raises(DataError, match="a run with other options"):
+            fit(model(**options), checkpoint=tmp_path, resume=True)
+
+
+def test_nothing_is_overwritten_unasked(tmp_path):
+    fit(checkpoint=tmp_path)
+    with pytest.raises(DataError, match=r"exists\. Go on with it: resume=True"):
+        fit(checkpoint=tmp_path)
+    with pytest.raises(OptionError, match="resume needs checkpoint"):
+        fit(resume=True)
+    with pytest.raises(OptionError, match="seconds"):
+        Checkpoint(tmp_path, seconds=-1)
+
+
+def test_resuming_what_is_not_there_starts_anew(tmp_path):
+    with pytest.warns(UserWarning, match="has no checkpoint"):
+        found = fit(checkpoint=tmp_path / "new", resume=True)
+    assert_same(fit(), found)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign", "pickle"])
+def test_a_damaged_checkpoint_is_refused(damage, tmp_path):
+    fit(checkpoint=tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    data = bytearray(path.read_bytes())
+    if damage == "truncated":
+        data = data[: len(data) // 2]
+    elif damage == "flipped":
+        data[-5] ^= 1
+    elif damage == "pickle":
+        data = bytearray(b"\x80\x04\x95" + bytes(50))
+    path.write_bytes(data)
+    if damage == "foreign":
+        write_tensors(path, {"format": "other", "version": 1}, {}, overwrite=True)
+    with pytest.raises(DataError, match=r"cannot be used .* Delete it"):
+        fit(checkpoint=tmp_path, resume=True)
+    assert path.read_bytes() == bytes(data) or damage == "foreign"
+
+
+def test_a_failed_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    mend = cut_off(monkeypatch, 1)
+    with pytest.raises(Stop):
+        fit(checkpoint=tmp_path)
+    mend()
+    path = tmp_path / "checkpoint.safetensors"
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            fit(checkpoint=tmp_path, resume=True)
+    assert path.read_bytes() == before
+    assert_same(fit(), fit(checkpoint=tmp_path, resume=True))
+
+
+def _hold(folder, ready, done):
+    import fcntl
+
+    with open(os.path.join(folder, "lock"), "w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        ready.set()
+        done.wait(60)
+
+
+def test_two_writers(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(str(tmp_path), ready, done))
+    holder.start()
+    try:
+        assert ready.wait(60)
+        with pytest.raises(DataError, match="in use by another process"):
+            fit(checkpoint=tmp_path)
+    finally:
+        holder.kill()
+        holder.join()
+    # The lock of a process that was killed does not count.
+    fit(checkpoint=tmp_path)
+
+
+SCRIPT = """
+import sys, numpy as np
+sys.path[:0] = {path!r}
+from tests.test_checkpoints import fit, model, X
+from mongefit.training import Checkpoint
+found = fit(model(max_iter=2000), checkpoint=Checkpoint({folder!r}, seconds=0, resume=True))
+np.save({out!r}, found.transform(X))
+"""
+
+
+def _spawn(folder, out):
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    source = os.path.dirname(os.path.dirname(mongefit.__file__))
+    code = SCRIPT.format(path=[root, source], folder=str(folder), out=str(out))
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": os.path.join(os.path.dirname(folder), "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code], env=dict(os.environ) | cache
+    )
+
+
+def test_killed_and_resumed(tmp_path):
+    """SIGKILL at any moment, inside a save too, leaves a checkpoint that goes on."""
+    whole = _spawn(tmp_path / "whole", tmp_path / "whole.npy")
+    assert whole.wait(300) == 0
+    path = tmp_path / "cut" / "checkpoint.safetensors"
+    reached, rng = 0, np.random.default_rng(0)
+    for _ in range(2):
+        process = _spawn(tmp_path / "cut", tmp_path / "cut.npy")
+        while process.poll() is None and _done(path) <= reached:
+            time.sleep(0.01)
+        time.sleep(0.3 * rng.uniform())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if path.exists():
+            reached = _done(path)
+    assert reached > 0
+    assert _spawn(tmp_path / "cut", tmp_path / "cut.npy").wait(300) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "whole.npy"), np.load(tmp_path / "cut.npy"))
+
+
+def _done(path):
+    try:
+        return read_tensors(path)[0]["done"]
+    except (TensorFileError, FileNotFoundError):
+        assert not path.exists(), "a checkpoint is there and cannot be read"
+        return 0
+
+
+def test_tensor_files(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"a": 1}, {"x": np.arange(3.0)[::-1]})
+    header, tensors = read_tensors(path)
+    assert header["a"] == 1
+    np.testing.assert_array_equal(tensors["x"], [2.0, 1.0, 0.0])
+    with pytest.raises(FileExistsError):
+        write_tensors(path, {"a": 2}, {})
+    assert json.dumps(header)  # plain values only
+
+
+def test_giving_up_is_read_off_the_history():
+    applied = np.ones((3, 50), bool)
+    applied[1, 10:40] = False
+    applied[2, 10:24] = applied[2, 25:39] = False
+    np.testing.assert_array_equal(_gave_up(applied, 30), [False, True, False])
+    np.testing.assert_array_equal(_gave_up(applied, 14), [False, True, True])
