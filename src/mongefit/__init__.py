@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mongefit import metrics as metrics
     from mongefit import penalties as penalties
     from mongefit import plotting as plotting
+    from mongefit import single_cell as single_cell
     from mongefit.conjugate import ConjugateICNN as ConjugateICNN
     from mongefit.conjugate import LBFGSInverse as LBFGSInverse
     from mongefit.conjugate import NewtonInverse as NewtonInverse
@@ -42,6 +43,7 @@ _HOMES = {
     "metrics": None,
     "penalties": None,
     "plotting": None,
+    "single_cell": None,
     "ConjugateICNN": "conjugate",
     "LBFGSInverse": "conjugate",
     "NewtonInverse": "conjugate",

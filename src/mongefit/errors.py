@@ -26,6 +26,10 @@ class ModelFileError(DataError):
     """A model file is damaged, forged, or of a version that this release cannot read."""
 
 
+class MissingPackageError(ImportError):
+    """A package that this part of the library needs is not installed."""
+
+
 class TrainingError(RuntimeError):
     """Training could not go on: too many steps in a row failed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -12,6 +13,9 @@ from mongefit.cli.console import count
 from mongefit.errors import DataError
 from mongefit.files import read_pairs, read_points
 from mongefit.validation import check_pairs, check_points, check_weights
+
+if TYPE_CHECKING:
+    from mongefit.single_cell.selection import Selection
 
 ENOUGH_PAIRS = 20
 """From this many pairs on some are held out unless the user says otherwise."""
@@ -24,6 +28,20 @@ class Clouds:
     """Both clouds, their weights, and the known pairs with those held out marked.
 
     Pairs that are held out stay in the clouds; only which of them belong together is hidden.
+
+    Attributes
+    ----------
+    x, y, a, b
+        Points and weights; None for uniform ones.
+    pairs, held_out
+        Rows of known pairs, and which of these are held out.
+    pair_weight
+        How much each pair counts; None where all count the same.
+    clone
+        Number of the clone that each pair is of, where pairs come from clones: these are held out
+        as a whole.
+    groups
+        Labels of both clouds, or None.
     """
 
     x: NDArray[np.float64]
@@ -32,11 +50,19 @@ class Clouds:
     b: NDArray[np.float64] | None
     pairs: NDArray[np.int64]
     held_out: NDArray[np.bool_]
+    pair_weight: NDArray[np.float64] | None = None
+    clone: NDArray[np.int64] | None = None
+    groups: tuple[NDArray[np.object_], NDArray[np.object_]] | None = None
 
     @property
-    def training_pairs(self) -> NDArray[np.int64]:
-        """The pairs that are not held out."""
-        return self.pairs[~self.held_out]
+    def knowledge(self) -> dict[str, Any]:
+        """What a model may learn from, as `MongeMap.fit` takes it."""
+        weight = None if self.pair_weight is None else self.pair_weight[~self.held_out]
+        return {
+            "pairs": self.pairs[~self.held_out],
+            "pair_weight": weight,
+            "groups": self.groups,
+        }
 
 
 def read_clouds(
@@ -66,24 +92,44 @@ def read_clouds(
     return Clouds(x, y, a, b, known, np.zeros(len(known), dtype=bool))
 
 
-def hold_out(clouds: Clouds, fraction: float | None, *, seed: int) -> Clouds:
-    """Mark the pairs of some source rows, chosen at random: at least one, never all.
+def clouds_of(selection: Selection) -> Clouds:
+    """Both clouds, the known pairs and the groups out of an AnnData."""
+    known = selection.known
+    pairs = np.zeros((0, 2), dtype=np.int64) if known is None else known.pairs
+    return Clouds(
+        selection.x,
+        selection.y,
+        None,
+        None,
+        pairs,
+        np.zeros(len(pairs), dtype=bool),
+        None if known is None else known.weight,
+        None if known is None else known.clone,
+        selection.groups,
+    )
 
-    Without a fraction a fifth is held out where there are enough pairs, none elsewhere.
+
+def hold_out(clouds: Clouds, fraction: float | None, *, seed: int) -> Clouds:
+    """Mark the pairs of some source rows or clones, chosen at random: at least one, never all.
+
+    Without a fraction a fifth is held out where there are enough pairs or clones, none elsewhere.
     """
+    # By source row or clone: of several pairs in one, one would give the others away.
+    parts = clouds.pairs[:, 0] if clouds.clone is None else clouds.clone
+    distinct = np.unique(parts)
     if fraction is None:
-        fraction = _HELD_OUT if len(clouds.pairs) >= ENOUGH_PAIRS else 0.0
-    if fraction == 0:
+        enough = len(clouds.pairs if clouds.clone is None else distinct) >= ENOUGH_PAIRS
+        fraction = _HELD_OUT if enough else 0.0
+    if fraction == 0 or not len(distinct):
         return clouds
-    # By source row: where a source has several targets, one of them would give the others away.
-    rows = np.unique(clouds.pairs[:, 0])
-    chosen = np.random.default_rng(seed).permutation(rows)[: max(1, round(fraction * len(rows)))]
-    if len(chosen) == len(rows):
+    size = max(1, round(fraction * len(distinct)))
+    chosen = np.random.default_rng(seed).permutation(distinct)[:size]
+    if size >= len(distinct):
         raise click.UsageError(
             f"--holdout {fraction:g} leaves none of {count(len(clouds.pairs), 'pair')} to learn "
             "from. Lower it, or use --holdout 0."
         )
-    return dataclasses.replace(clouds, held_out=np.isin(clouds.pairs[:, 0], chosen))
+    return dataclasses.replace(clouds, held_out=np.isin(parts, chosen))
 
 
 def _read_weight(path: str | None, size: int, *, normalize: bool) -> NDArray[np.float64] | None:

@@ -20,9 +20,11 @@ import click
 from mongefit.cli.interrupts import EXIT_CODES, WORDS, Terminated
 
 _OPTION_NAMES = re.compile(
-    r"\b(batch_size|diffeo_learning_rate|hidden_layer_sizes|learning_rate|many_to_many|"
-    r"max_iter|n_init|normalize_weight|random_state|source_weight|target_weight)\b(?:=True)?"
+    r"\b(batch_size|diffeo_learning_rate|groups_key|hidden_layer_sizes|learning_rate|"
+    r"many_to_many|max_iter|n_components|n_init|normalize_weight|pair_key|random_state|"
+    r"source_weight|target_weight|time_key|use_rep)\b(?:=True)?"
 )
+_CELL_OPTIONS = re.compile(r"\b(groups_key|n_components|pair_key|pca|time_key|use_rep)=(?=\w)")
 _FORCE = "overwrite it with --force"
 
 
@@ -210,13 +212,20 @@ def count(number: int, noun: str) -> str:
 
 
 def _explain(error: Exception) -> click.ClickException:
-    from mongefit.errors import ConvergenceError, DataError, OptionError, TrainingError
+    from mongefit.errors import (
+        ConvergenceError,
+        DataError,
+        MissingPackageError,
+        OptionError,
+        TrainingError,
+    )
 
     kinds: dict[type[Exception], type[click.ClickException]] = {
         OptionError: click.UsageError,
         DataError: BadData,
         ConvergenceError: NotConverged,
         TrainingError: Failed,
+        MissingPackageError: Failed,
         OSError: Failed,
     }
     for kind, explained in kinds.items():
@@ -232,6 +241,7 @@ def _explain(error: Exception) -> click.ClickException:
 
 def _in_options(text: str) -> str:
     """A message of the library in the words of the command line."""
+    text = _CELL_OPTIONS.sub(lambda found: f"--{found[1].replace('_', '-')} ", text)
     text = _OPTION_NAMES.sub(lambda found: "--" + found[1].replace("_", "-"), text)
     text = re.sub(r"\b(cost|diffeo|dtype)='(\w+)'", r"--\1 \2", text)
     text = text.replace(

@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mongefit.cli.cells import (
+    CellOptions,
+    cell_options,
+    check_cells,
+    is_cells,
+    read_selection,
+    save_cells_model,
+    say_cells,
+)
 from mongefit.cli.console import Console, command, count, start_jax
 from mongefit.cli.interrupts import promptly_interruptible
 from mongefit.cli.options import number_or_range, read_config, whole_numbers
@@ -16,14 +25,20 @@ from mongefit.cli.outputs import check_folder, check_output
 if TYPE_CHECKING:
     from mongefit.cli.clouds import Clouds
     from mongefit.estimator import MongeMap
+    from mongefit.single_cell.selection import Selection
 
 _MAX_DRAWN = 2000
 
 
 @click.command()
 @click.argument("source")
-@click.argument("target")
-@click.option("--pairs", metavar="FILE", help="Known pairs: row of SOURCE, row of TARGET, from 0.")
+@click.argument("target", required=False)
+@click.option(
+    "--pairs",
+    metavar="FILE",
+    help="Known pairs: row of SOURCE, row of TARGET, from 0. h5ad: names of cells, with the header "
+    "source,target.",
+)
 @click.option("-o", "--output", metavar="MODEL", required=True, help="Model file to write.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @click.option("--pictures", metavar="FOLDER", help="Draw map.png, cost.png and history.png there.")
@@ -137,11 +152,12 @@ _MAX_DRAWN = 2000
     help="Precision.",
 )
 @click.option("--strict", is_flag=True, help="Fail (exit 4) where a solve did not converge.")
+@cell_options
 @command
 def fit(
     console: Console,
     source: str,
-    target: str,
+    target: str | None,
     pairs: str | None,
     output: str,
     force: bool,
@@ -149,22 +165,26 @@ def fit(
     holdout: float | None,
     source_weight: str | None,
     target_weight: str | None,
+    cells: CellOptions,
     **options: Any,
 ) -> None:
     """Learn a cost and its map from SOURCE to TARGET.
 
     Tables are .csv, .tsv, .npy or .npz files with a point in each row; name one array of several
     as file.npz:name. Model files are usually called something.mongefit.
+
+    One .h5ad file in the place of both holds cells of both times, named by --time-key, --source and
+    --target. For cells --epsilon is 0.05 and --batch-size at least 512 unless they are given.
     """
     if holdout is not None and not 0 <= holdout < 1:
         raise click.BadParameter("must be at least 0 and below 1.", param_hint="--holdout")
     options["diffeo"] = None if options["diffeo"] == "none" else options["diffeo"]
     learns = options["cost"] != "sqeuclidean" or options["diffeo"] is not None
-    if learns and pairs is None:
-        raise click.UsageError(
-            "A cost is learned from known pairs: give --pairs FILE, or use --cost sqeuclidean "
-            "without --diffeo for the map of a fixed cost."
-        )
+    if is_cells(source):
+        weighted = source_weight is not None or target_weight is not None
+        check_cells(cells, target, pairs=pairs, weighted=weighted, learns=learns)
+    else:
+        _check_tables(cells, target, pairs, learns=learns)
     _check_options(options)
     check_output(output, force=force, inputs=(source, target, pairs, source_weight, target_weight))
     names = ["map.png", "cost.png", "history.png"]
@@ -172,22 +192,33 @@ def fit(
         names.remove("history.png")
     drawn = {} if pictures is None else check_folder(pictures, names, force=force)
 
-    from mongefit.cli.clouds import hold_out, read_clouds
+    from mongefit.cli.clouds import clouds_of, hold_out, read_clouds
 
-    clouds = read_clouds(
-        source,
-        target,
-        pairs,
-        source_weight=source_weight,
-        target_weight=target_weight,
-        normalize_weight=options["normalize_weight"],
-        many_to_many=options["many_to_many"],
-    )
+    selection = None
+    if target is None:
+        start_jax(console)
+        selection = read_selection(source, cells, pairs, many_to_many=options["many_to_many"])
+        options |= _suited_options(selection)
+        clouds = clouds_of(selection)
+    else:
+        clouds = read_clouds(
+            source,
+            target,
+            pairs,
+            source_weight=source_weight,
+            target_weight=target_weight,
+            normalize_weight=options["normalize_weight"],
+            many_to_many=options["many_to_many"],
+        )
     if learns:
         clouds = hold_out(clouds, holdout, seed=options["random_state"])
-    _say_what_was_taken(console, clouds, (source, target, pairs), learns=learns)
+    if selection is not None:
+        say_cells(console, selection, clouds, (source, pairs), learns=learns)
+    else:
+        _say_what_was_taken(console, clouds, (source, target, pairs), learns=learns)
+        start_jax(console)
+    _note_what_pairs_are_for(console, clouds, learns=learns)
 
-    start_jax(console)
     from mongefit.cli.summary import fit_baseline, health, table
     from mongefit.estimator import MongeMap
 
@@ -198,13 +229,16 @@ def fit(
         console.note("Compiling, which takes longest the first time; then training.")
     started = time.monotonic()
     with promptly_interruptible():
-        model.fit(clouds.x, clouds.y, pairs=clouds.training_pairs if learns else None, **weights)
+        model.fit(clouds.x, clouds.y, **(clouds.knowledge if learns else {}), **weights)
         seconds = time.monotonic() - started
         if learns:
             baseline = fit_baseline(console, model, clouds.x, clouds.y, **weights)
             models = {"squared_euclidean": baseline, "learned_cost": model}
         errors = _errors(models, clouds, learns=learns)
-    model.save(output, overwrite=force)
+    if selection is None:
+        model.save(output, overwrite=force)
+    else:
+        save_cells_model(model, selection, output, overwrite=force)
     console.wrote(output)
     if pictures is not None:
         os.makedirs(pictures, exist_ok=True)
@@ -233,6 +267,23 @@ def fit(
     )
 
 
+def _check_tables(
+    cells: CellOptions, target: str | None, pairs: str | None, *, learns: bool
+) -> None:
+    """Find, before anything is read, what is missing or too much for two tables."""
+    cells.refuse()
+    if target is None:
+        raise click.UsageError(
+            "Missing argument 'TARGET': each cloud has a table of its own, unless SOURCE is an "
+            ".h5ad file."
+        )
+    if learns and pairs is None:
+        raise click.UsageError(
+            "A cost is learned from known pairs: give --pairs FILE, or use --cost sqeuclidean "
+            "without --diffeo for the map of a fixed cost."
+        )
+
+
 def _check_options(options: dict[str, Any]) -> None:
     """Find what fit would refuse before any file is read."""
     from mongefit.validation import check_count, check_layers, check_positive, check_schedule
@@ -247,17 +298,32 @@ def _check_options(options: dict[str, Any]) -> None:
     check_positive(options["alpha"], "alpha")
 
 
+def _suited_options(selection: Selection) -> dict[str, Any]:
+    """Options that suit these cells, for those that neither command line nor file gives."""
+    ctx = click.get_current_context()
+    suited = {
+        name: value
+        for name, value in selection.suited_options().items()
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
+    }
+    return suited | ({"many_to_many": True} if selection.has_clones else {})
+
+
 def _say_what_was_taken(
-    console: Console, clouds: Clouds, files: tuple[str, str, str | None], *, learns: bool
+    console: Console, clouds: Clouds, files: tuple[str, str | None, str | None], *, learns: bool
 ) -> None:
     source, target, pairs = files
     features = count(clouds.x.shape[1], "feature")
     console.say(f"Source: {count(len(clouds.x), 'point')}, {features} ({source})")
     console.say(f"Target: {count(len(clouds.y), 'point')}, {features} ({target})")
-    if pairs is None:
+    if pairs is not None:
+        held_out = f", {clouds.held_out.sum()} held out" if learns else ""
+        console.say(f"Pairs: {len(clouds.pairs)} known{held_out} ({pairs})")
+
+
+def _note_what_pairs_are_for(console: Console, clouds: Clouds, *, learns: bool) -> None:
+    if not len(clouds.pairs):
         return
-    held_out = f", {clouds.held_out.sum()} held out" if learns else ""
-    console.say(f"Pairs: {len(clouds.pairs)} known{held_out} ({pairs})")
     if not learns:
         console.note("note: this cost is fixed; the pairs only measure its error.")
     elif not clouds.held_out.any():
@@ -281,8 +347,11 @@ def _errors(
     parts = {"training" if learns else "known": ~clouds.held_out}
     if clouds.held_out.any():
         parts["held_out"] = clouds.held_out
+    weight = np.ones(len(x)) if clouds.pair_weight is None else clouds.pair_weight
     return {
-        name: {part: rmse(mapped[chosen], y[chosen]) for part, chosen in parts.items()}
+        name: {
+            part: rmse(mapped[chosen], y[chosen], weight[chosen]) for part, chosen in parts.items()
+        }
         for name, mapped in predictions.items()
     }
 
@@ -304,7 +373,8 @@ def _draw(
 
     drawn = np.unique(np.linspace(0, len(clouds.x) - 1, _MAX_DRAWN).astype(int))
     truth = None
-    if len(clouds.pairs):
+    # A clone has no one place where a source should be.
+    if len(clouds.pairs) and clouds.clone is None:
         # Rows that stay NaN are not drawn.
         truth = np.full_like(clouds.x, np.nan)
         shown = clouds.pairs[clouds.held_out] if clouds.held_out.any() else clouds.pairs

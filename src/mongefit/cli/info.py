@@ -44,7 +44,8 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
         trained = "no"
     elif final_loss is not None:
         trained += f", last loss {final_loss:.3g}"
-    return {
+    cells = {"cells": _describe_cells(header["single_cell"])} if "single_cell" in header else {}
+    return cells | {
         "points": f"{n} source, {m} target",
         "features": str(dim),
         "cost": _describe_part(header["cost"]["h"]),
@@ -64,6 +65,11 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
 def _describe_part(spec: dict[str, Any]) -> str:
     rest = ", ".join(f"{_words(k)} {_text(v)}" for k, v in spec.items() if k != "kind")
     return f"{spec['kind']} ({rest})" if rest else str(spec["kind"])
+
+
+def _describe_cells(cells: dict[str, Any]) -> str:
+    text = f"{cells['key']} {cells['source']} to {cells['target']}, in {cells['use_rep']}"
+    return f"{text} (components of {len(cells['genes'])} genes)" if "genes" in cells else text
 
 
 def _describe_flows(cost: dict[str, Any]) -> str:

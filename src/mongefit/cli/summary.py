@@ -50,9 +50,13 @@ def fit_baseline(
     return baseline
 
 
-def rmse(mapped: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
-    """√(mean ‖mapped − truth‖²) over the rows."""
-    return float(np.sqrt(np.mean(np.sum((mapped - truth) ** 2, axis=1))))
+def rmse(
+    mapped: NDArray[np.float64],
+    truth: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
+) -> float:
+    """√(mean ‖mapped − truth‖²) over the rows, which may have weights."""
+    return float(np.sqrt(np.average(np.sum((mapped - truth) ** 2, axis=1), weights=weight)))
 
 
 def table(rows: Mapping[str, Mapping[str, float]], columns: Mapping[str, str]) -> str:

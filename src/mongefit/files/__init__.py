@@ -1,5 +1,6 @@
 """Tables of points and pairs in csv, tsv, npy and npz files, written completely or not at all."""
 
+from mongefit.files.atomic import atomic_file as atomic_file
 from mongefit.files.atomic import atomic_write as atomic_write
 from mongefit.files.atomic import check_writable as check_writable
 from mongefit.files.paths import SUFFIXES as SUFFIXES

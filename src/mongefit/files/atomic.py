@@ -72,6 +72,17 @@ def atomic_write(path: StrPath, data: bytes, *, overwrite: bool = True) -> None:
         Replace a file that exists; otherwise a FileExistsError, also when the file appears while
         this function runs.
     """
+    with atomic_file(path, overwrite=overwrite) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def atomic_file(path: StrPath, *, overwrite: bool = True) -> Iterator[BinaryIO]:
+    """As `atomic_write`, for content that comes in parts.
+
+    What is written to the stream, or by another library to the file ``stream.name``, takes the name
+    ``path`` at the end of the block; where the block fails nothing is left behind.
+    """
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     _check_target(target, overwrite=overwrite)
@@ -79,7 +90,7 @@ def atomic_write(path: StrPath, data: bytes, *, overwrite: bool = True) -> None:
         with _temporary(folder) as (temporary, stream):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copymode(target, temporary)
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
             stream.close()

@@ -11,7 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -44,9 +44,31 @@ _KEY = "mongefit"
 _RECORDED = ("jax", "jaxlib", "equinox", "numpy", "flowjax")
 # What pictures and reports take from the history of every trained model.
 _HISTORY = ("step", "loss", "epsilon", "applied")
+_CELLS = "single_cell"
 
 
-def save(estimator: MongeMap, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+class Section(NamedTuple):
+    """What `mongefit.single_cell` keeps in a model file beside the map.
+
+    Attributes
+    ----------
+    header
+        The entry of the header, for JSON.
+    tensors
+        Its arrays, by names of their own.
+    """
+
+    header: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+
+def save(
+    estimator: MongeMap,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    single_cell: Section | None = None,
+) -> None:
     """Write a fitted estimator to one file, completely or not at all."""
     with double_precision():
         tensors = {f"map{name}": np.asarray(leaf) for name, leaf in _named_arrays(estimator.map_)}
@@ -55,7 +77,7 @@ def save(estimator: MongeMap, path: str | os.PathLike[str], *, overwrite: bool =
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "mongefit": mongefit.__version__,
-        "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+        "versions": recorded_versions(),
         "options": {name: describe_option(value) for name, value in estimator.get_params().items()},
         "cost": {
             "h": describe_h(estimator.map_.cost.h),
@@ -73,12 +95,20 @@ def save(estimator: MongeMap, path: str | os.PathLike[str], *, overwrite: bool =
     }
     if hasattr(estimator, "feature_names_in_"):
         header["feature_names"] = list(map(str, estimator.feature_names_in_))
+    if single_cell is not None:
+        header[_CELLS] = single_cell.header
+        tensors |= {f"{_CELLS}.{name}": array for name, array in single_cell.tensors.items()}
     header["sha256"] = _checksum(header, tensors)
     data = safetensors.numpy.save(
         {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()},
         metadata={_KEY: json.dumps(header, sort_keys=True)},
     )
     atomic_write(path, data, overwrite=overwrite)
+
+
+def recorded_versions() -> dict[str, str]:
+    """Releases of the packages that a result depends on."""
+    return {name: importlib.metadata.version(name) for name in _RECORDED}
 
 
 def load(path: str | os.PathLike[str]) -> MongeMap:
@@ -89,10 +119,15 @@ def load(path: str | os.PathLike[str]) -> MongeMap:
     ModelFileError
         If the file is missing, damaged, or of a version that this release cannot read.
     """
+    return load_with_cells(path)[0]
+
+
+def load_with_cells(path: str | os.PathLike[str]) -> tuple[MongeMap, Section | None]:
+    """As `load`, with what `mongefit.single_cell` keeps there, unchecked, or None."""
     header, tensors = _read(path)
     try:
         with double_precision():
-            return _rebuild(header, tensors)
+            return _rebuild(header, tensors), _cells(header, tensors)
     except ModelFileError as error:
         raise ModelFileError(f"{os.fspath(path)}: {error}") from None
     except Exception as error:  # whatever a forged header makes the constructors raise
@@ -153,7 +188,8 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap
     # First as shapes alone: a forged header cannot make us allocate more than the file holds.
     outline = eqx.filter_eval_shape(_skeleton, header["cost"], n, m, dim, dtype)
     expected = {f"map{name}": leaf for name, leaf in _named_arrays(outline)}
-    found = {name: tensor for name, tensor in tensors.items() if not name.startswith("history.")}
+    beside = ("history.", f"{_CELLS}.") if _CELLS in header else ("history.",)
+    found = {name: tensor for name, tensor in tensors.items() if not name.startswith(beside)}
     if missing := sorted(expected.keys() - found.keys()):
         raise ModelFileError(f"the tensor {missing[0]} is missing.")
     if extra := sorted(found.keys() - expected.keys()):
@@ -201,6 +237,18 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap
     if "feature_names" in header:
         estimator.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
     return estimator
+
+
+def _cells(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> Section | None:
+    if _CELLS not in header:
+        return None
+    prefix = f"{_CELLS}."
+    found = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+    return Section(header[_CELLS], found)
 
 
 def _is_saved(leaf: Any) -> bool:

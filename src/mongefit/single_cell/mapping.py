@@ -1,0 +1,305 @@
+"""Fitting on an AnnData, mapping its cells, and model files that remember where they came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import mongefit
+from mongefit.errors import DataError, ModelFileError, OptionError
+from mongefit.estimator import MongeMap
+from mongefit.single_cell.columns import check_adata
+from mongefit.single_cell.representation import Components, Representation
+from mongefit.single_cell.selection import Selection, select
+from mongefit.single_cell.times import Times
+from mongefit.storage import Section, load_with_cells, recorded_versions, save
+from mongefit.storage.descriptions import describe_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anndata import AnnData
+    from pandas import DataFrame
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SingleCellMap:
+    """A fitted map, and where in an AnnData its cells come from.
+
+    Attributes
+    ----------
+    model
+        The fitted estimator: its clouds are the cells of both times in the representation.
+    times
+        Column of obs and its values for source and target.
+    representation
+        Array of obsm, X, or components of X with their mean and loadings.
+    """
+
+    model: MongeMap
+    times: Times
+    representation: Representation
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write all of it to one file; `mongefit.single_cell.load` reads it.
+
+        `mongefit.load` reads the estimator alone.
+        """
+        save(self.model, path, overwrite=overwrite, single_cell=_describe(self))
+
+    def coordinates(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Coordinates of some cells, as the model expects them, [n, d]."""
+        points = self.representation.of(adata, rows)
+        expected = self.model.n_features_in_
+        if points.shape[1] != expected:
+            raise DataError(
+                f"The model expects {expected} features, got {points.shape[1]} of "
+                f"{self.representation.where}."
+            )
+        return points
+
+
+def fit(
+    adata: AnnData,
+    *,
+    time_key: str,
+    source: Any,
+    target: Any,
+    use_rep: str | None = None,
+    pca: int | None = None,
+    n_components: int | None = None,
+    pair_key: str | None = None,
+    pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
+    groups_key: str | None = None,
+    model: MongeMap | None = None,
+) -> SingleCellMap:
+    """Learn a map from the cells of one time to those of another; ``adata`` is left alone.
+
+    Parameters
+    ----------
+    adata
+        Cells of both times, and possibly of others; may be backed by a file.
+    time_key
+        Column of obs that holds the time.
+    source, target
+        Its values to map from and to. Numbers and text that reads as a number are the same.
+    use_rep
+        Array of obsm to work in, or "X"; by default "X_pca".
+    pca
+        Compute this many principal components of X from the cells of both times and work in
+        them. X must be normalised, with logarithms taken; raw counts are refused.
+    n_components
+        Use the first columns of ``use_rep`` only.
+    pair_key
+        Column of obs with clones or the like. Every source cell is paired with every target cell
+        of the same value, with weights such that every clone counts the same.
+    pairs
+        Known pairs by name: two columns, source cell and target cell, and possibly a third,
+        ``weight``.
+    groups_key
+        Column of obs with labels: cells should land among those of the same label.
+    model
+        What to fit: an estimator with options, which is itself not changed. By default
+        ``MongeMap(epsilon=0.05)`` in batches of at least 512 cells.
+
+    Returns
+    -------
+    SingleCellMap
+        The fitted map.
+
+    Notes
+    -----
+    In ``pair_key`` and ``groups_key`` the missing values of pandas, −1 and words such as "unknown"
+    mark cells of which nothing is known.
+    """
+    if not isinstance(model, MongeMap | None):
+        raise OptionError(f"model must be a MongeMap, got {type(model).__name__}.")
+    selection = select(
+        adata,
+        times=Times.of(time_key, source, target),
+        use_rep=use_rep,
+        pca=pca,
+        n_components=n_components,
+        pair_key=pair_key,
+        pairs=pairs,
+        groups_key=groups_key,
+        many_to_many=model is not None and model.many_to_many,
+    )
+    options = selection.suited_options() if model is None else model.get_params(deep=False)
+    if selection.has_clones:
+        options["many_to_many"] = True
+    known = selection.known
+    estimator = (MongeMap if model is None else type(model))(**options)
+    estimator.fit(
+        selection.x,
+        selection.y,
+        pairs=None if known is None else known.pairs,
+        pair_weight=None if known is None else known.weight,
+        groups=selection.groups,
+    )
+    return with_origin(estimator, selection)
+
+
+def with_origin(model: MongeMap, selection: Selection) -> SingleCellMap:
+    """A model that was fitted to a selection, with where its cells came from."""
+    model.diagnostics_["input_warnings"][:0] = selection.warnings
+    return SingleCellMap(model, selection.times, selection.representation)
+
+
+def transport(
+    model: SingleCellMap,
+    adata: AnnData,
+    *,
+    key_added: str = "mongefit",
+    inverse: bool = False,
+    copy: bool = False,
+) -> AnnData | None:
+    """Predict where the cells of the source go, or where those of the target came from.
+
+    Writes
+
+    - ``obsm["X_<key_added>"]``, the predicted states in the representation of the model; NaN for
+      cells of other times,
+    - ``obs["<key_added>_displacement"]``, how far each cell moves there,
+    - ``uns["<key_added>"]``, options, versions and training history.
+
+    Parameters
+    ----------
+    model
+        What `fit` or `load` gave.
+    adata
+        The cells; also others than those of the fit, with the same time key and representation.
+    key_added
+        Name of what is written. Take another one for the inverse to keep both.
+    inverse
+        Map the target back instead.
+    copy
+        Leave ``adata`` alone and return a copy.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if one was asked for.
+    """
+    check_model(model)
+    check_adata(adata)
+    if not isinstance(key_added, str) or not key_added or "/" in key_added:
+        raise OptionError(f"key_added must be a name without '/', got {key_added!r}.")
+    rows = model.times.rows(adata, target=inverse)
+    points = model.coordinates(adata, rows)
+    mapped = (model.model.inverse_transform if inverse else model.model.transform)(points)
+    states = np.full((adata.n_obs, mapped.shape[1]), np.nan)
+    states[rows] = mapped
+    length = np.full(adata.n_obs, np.nan)
+    length[rows] = np.linalg.norm(mapped - points, axis=1)
+    if copy:
+        # In memory, because a file behind the original cannot be changed.
+        adata = adata.to_memory() if adata.isbacked else adata.copy()
+    adata.obsm[f"X_{key_added}"] = states
+    adata.obs[f"{key_added}_displacement"] = length
+    adata.uns[key_added] = _record(model, inverse=inverse)
+    return adata if copy else None
+
+
+def load(path: str | os.PathLike[str]) -> SingleCellMap:
+    """Read what `SingleCellMap.save` or ``mongefit fit cells.h5ad`` wrote.
+
+    Raises
+    ------
+    ModelFileError
+        If the file cannot be read, or holds a model of plain arrays.
+    """
+    model, section = load_with_cells(path)
+    if section is None:
+        raise ModelFileError(
+            f"{os.fspath(path)} was not fitted on an AnnData, and does not know its time key and "
+            "representation. mongefit.load reads it, for plain arrays."
+        )
+    try:
+        return _restore(model, section)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{os.fspath(path)} is not a valid model: what it says of cells cannot be right "
+            f"({error})."
+        ) from error
+
+
+def check_model(model: Any) -> None:
+    """Refuse what does not know its representation."""
+    if not isinstance(model, SingleCellMap):
+        raise OptionError(
+            "model must be what mongefit.single_cell.fit or mongefit.single_cell.load gives, got "
+            f"{type(model).__name__}."
+        )
+
+
+def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
+    """What uns says of a result: text, numbers and arrays, which h5ad can write."""
+    fitted = model.model
+    described = {name: describe_option(value) for name, value in fitted.get_params().items()}
+    return {
+        "time_key": model.times.key,
+        "source": model.times.source,
+        "target": model.times.target,
+        "use_rep": "pca" if model.representation.pca is not None else model.representation.name,
+        "n_components": fitted.n_features_in_,
+        "inverse": inverse,
+        "options": {
+            name: _writable(value) for name, value in described.items() if value is not None
+        },
+        "versions": {"mongefit": mongefit.__version__, **recorded_versions()},
+        "history": {name: np.asarray(column) for name, column in fitted.history_.items()},
+        "epsilon": fitted.diagnostics_["epsilon"],
+        "converged": fitted.diagnostics_["converged"],
+        "data_sha256": fitted.data_sha256_,
+    }
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    return np.asarray(value) if isinstance(value, list) else value
+
+
+def _describe(model: SingleCellMap) -> Section:
+    representation = model.representation
+    header: dict[str, Any] = {
+        **dataclasses.asdict(model.times),
+        "use_rep": representation.name,
+        "n_components": representation.n_components,
+    }
+    if representation.pca is None:
+        return Section(header, {})
+    pca = representation.pca
+    header["genes"] = list(pca.genes)
+    return Section(header, {"mean": pca.mean, "loadings": pca.loadings})
+
+
+def _restore(model: MongeMap, section: Section) -> SingleCellMap:
+    header, tensors = section
+    n_components = header["n_components"]
+    texts = [header[name] for name in ("key", "source", "target", "use_rep")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a name is not text")
+    if n_components is not None and n_components != model.n_features_in_:
+        raise ValueError(f"{n_components} components for {model.n_features_in_} features")
+    pca = None
+    if "genes" in header:
+        genes = tuple(map(str, header["genes"]))
+        pca = Components(genes, tensors["mean"], tensors["loadings"])
+        _check_tensor(pca.mean, "mean", (len(genes),))
+        _check_tensor(pca.loadings, "loadings", (len(genes), model.n_features_in_))
+    if tensors.keys() - ({"mean", "loadings"} if pca is not None else set()):
+        raise ValueError("a tensor does not belong there")
+    *times, use_rep = texts
+    return SingleCellMap(model, Times(*times), Representation(use_rep, n_components, pca))
+
+
+def _check_tensor(tensor: np.ndarray, name: str, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape or tensor.dtype != np.float64 or not np.all(np.isfinite(tensor)):
+        raise ValueError(f"single_cell.{name} must be finite float64 numbers of shape {shape}")

@@ -1,0 +1,112 @@
+"""Two clouds and what is known of them, out of an AnnData."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit.errors import OptionError
+from mongefit.fitted import collected_warnings
+from mongefit.single_cell.columns import check_adata
+from mongefit.single_cell.knowledge import (
+    KnownPairs,
+    Sides,
+    clone_pairs,
+    named_pairs,
+    shared_groups,
+)
+from mongefit.single_cell.representation import Representation, choose_representation
+from mongefit.single_cell.times import Times
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+_BATCH = 512
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Selection:
+    """What `fit` takes from an AnnData.
+
+    Attributes
+    ----------
+    times, representation
+        Where the clouds come from.
+    x, y
+        Cells of the source and of the target, [n, d] and [m, d].
+    known
+        Known pairs, by rows of x and y, or None.
+    groups
+        Labels of the rows of x and of y, None for cells of no known group; or None.
+    warnings
+        What the user was told on the way.
+    """
+
+    times: Times
+    representation: Representation
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    known: KnownPairs | None
+    groups: tuple[NDArray[np.object_], NDArray[np.object_]] | None
+    warnings: list[str]
+
+    @property
+    def has_clones(self) -> bool:
+        """Whether pairs come from clones, where a source has several targets."""
+        return self.known is not None and self.known.clone is not None
+
+    def suited_options(self) -> dict[str, Any]:
+        """Options of `MongeMap` that suit cells, where the user has not chosen any.
+
+        Cells are noisy, which asks for a larger epsilon, and many, which asks for batches: these
+        hold all cells that something is known of, and others.
+        """
+        return {"epsilon": 0.05, "batch_size": max(_BATCH, self._n_known() + _BATCH // 2)}
+
+    def _n_known(self) -> int:
+        """Cells that something is known of, on the side that has more of them."""
+        known = np.zeros((0, 2), np.int64) if self.known is None else self.known.pairs
+        sides = [set(known[:, side].tolist()) for side in (0, 1)]
+        for side, labels in zip(sides, self.groups or (), strict=False):
+            side.update(row for row, label in enumerate(labels) if label is not None)
+        return max(map(len, sides))
+
+
+def select(
+    adata: AnnData,
+    *,
+    times: Times,
+    use_rep: str | None = None,
+    pca: int | None = None,
+    n_components: int | None = None,
+    pair_key: str | None = None,
+    pairs: Any = None,
+    groups_key: str | None = None,
+    many_to_many: bool = False,
+) -> Selection:
+    """Take both clouds and what is known of them; see `fit` for the options."""
+    check_adata(adata)
+    if pair_key is not None and pairs is not None:
+        raise OptionError("pair_key and pairs both tell of pairs. Give one of them.")
+    if pair_key is not None and pair_key == groups_key:
+        raise OptionError(f"pair_key and groups_key are both {pair_key}. Give one of them.")
+    sides = Sides(times.rows(adata, target=False), times.rows(adata, target=True))
+    known = None
+    with collected_warnings() as notes:
+        if pair_key is not None:
+            known = clone_pairs(adata, pair_key, sides)
+        elif pairs is not None:
+            known = named_pairs(adata, pairs, sides, many_to_many=many_to_many)
+        groups = None if groups_key is None else shared_groups(adata, groups_key, sides)
+    representation = choose_representation(
+        adata,
+        np.sort(np.concatenate(sides)),
+        use_rep=use_rep,
+        pca=pca,
+        n_components=n_components,
+    )
+    x, y = (representation.of(adata, rows) for rows in sides)
+    return Selection(times, representation, x, y, known, groups, notes)
