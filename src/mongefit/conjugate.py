@@ -9,7 +9,7 @@ that is given by its conjugate.
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -282,11 +282,11 @@ class ConjugateICNN(ClosedFormConvexFunction):
         beta = self.network.alpha
         allowed = 1 / self.alpha - beta
         scale = allowed / jnp.maximum(self.network.curvature_bound() - beta, allowed)
-        assert self.network.quadratic is not None  # it was built with one
+        quadratic: Any = self.network.quadratic  # it was built with one
         return eqx.tree_at(
             lambda k: (k.log_gain, k.quadratic),
             self.network,
-            (self.network.log_gain + jnp.log(scale), self.network.quadratic * jnp.sqrt(scale)),
+            (self.network.log_gain + jnp.log(scale), quadratic * jnp.sqrt(scale)),
         )
 
     def solve(

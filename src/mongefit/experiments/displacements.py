@@ -14,7 +14,7 @@ from mongefit.baselines import EuclideanMap
 from mongefit.datasets.toys import Displacements as Kind
 from mongefit.estimator import MongeMap
 from mongefit.experiments.base import PRESETS, Experiment, Goal, Outcome, Result, Run, group
-from mongefit.experiments.panels import panels
+from mongefit.experiments.panels import Arrays, panels
 from mongefit.experiments.settings import Settings, paper
 from mongefit.losses import Directional, LowRank
 from mongefit.metrics import sinkhorn_divergence
@@ -151,9 +151,7 @@ class Displacements(Experiment):
         return goals
 
     def draw(self, results: Sequence[Result]) -> Figure:
-        def panel(ax: Any, result: Result) -> None:
-            assert result.outcome is not None
-            arrays = {key: np.asarray(value) for key, value in result.outcome.arrays.items()}
+        def panel(ax: Any, result: Result, arrays: Arrays) -> None:
             moves = arrays["mapped"] - arrays["source"]
             singular = np.linalg.svd(moves / np.sqrt(len(moves)), compute_uv=False)
             plot_displacements(

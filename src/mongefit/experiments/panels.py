@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mongefit.experiments.base import Result, Run
 from mongefit.plotting import plot_map
+
+Arrays = dict[str, NDArray[np.float64]]
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,9 +21,7 @@ if TYPE_CHECKING:
 def map_panels(results: Sequence[Result], *, wrap: int | None = None) -> Figure:
     """Maps of the plane, as `panels` arranges them."""
 
-    def draw(ax: Axes, result: Result) -> None:
-        assert result.outcome is not None
-        arrays = {key: np.asarray(value) for key, value in result.outcome.arrays.items()}
+    def draw(ax: Axes, result: Result, arrays: Arrays) -> None:
         plot_map(arrays["source"], arrays["target"], arrays["mapped"], truth=arrays["truth"], ax=ax)
         ax.text(
             0.02, 0.98, f"RMSE {result.value('rmse'):.3g}",
@@ -32,7 +33,7 @@ def map_panels(results: Sequence[Result], *, wrap: int | None = None) -> Figure:
 
 def panels(
     results: Sequence[Result],
-    draw: Callable[[Any, Result], None],
+    draw: Callable[[Any, Result, Arrays], None],
     *,
     size: tuple[float, float],
     projection: str | None = None,
@@ -45,7 +46,7 @@ def panels(
     results
         Results with one run for each case, method and preset.
     draw
-        Draws a result on Axes.
+        Draws a result with its arrays on Axes.
     size
         Width and height of a panel in inches.
     projection
@@ -78,7 +79,8 @@ def panels(
             (ax.text2D if projection else ax.text)(0.5, 0.5, "failed", transform=ax.transAxes)
             continue
         title = ax.get_title()
-        draw(ax, result)
+        arrays = {key: np.asarray(value) for key, value in result.outcome.arrays.items()}
+        draw(ax, result, arrays)
         ax.patch.set_visible(False)  # or it would hide labels of its neighbour
         ax.set_title(title, fontsize="medium")
         if ax.get_legend() is not None:

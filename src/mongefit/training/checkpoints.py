@@ -157,9 +157,9 @@ class Keeper:
             "hashes": self._hashes,
             "versions": _versions(),
         }
-        tensors = {f"state.{name}": leaf for name, leaf in _named(progress.state)}
+        tensors = {f"state{name}": leaf for name, leaf in _named(progress.state)}
         if progress.history:
-            tensors |= {f"history.{name}": leaf for name, leaf in _named(progress.infos())}
+            tensors |= {f"history{name}": leaf for name, leaf in _named(progress.infos())}
         write_tensors(self._path, header, tensors, overwrite=True)
         self._written = progress.done
         self._due = time.monotonic() + self._seconds
@@ -180,9 +180,9 @@ class Keeper:
     def _restore(self, done: int, tensors: dict[str, np.ndarray]) -> Progress:
         expected = dict(_named(self._start))
         found = {
-            name.removeprefix("state."): tensor
+            name.removeprefix("state"): tensor
             for name, tensor in tensors.items()
-            if name.startswith("state.")
+            if name.startswith("state")
         }
         if {name: (leaf.shape, leaf.dtype) for name, leaf in found.items()} != {
             name: (leaf.shape, leaf.dtype) for name, leaf in expected.items()
@@ -196,9 +196,11 @@ class Keeper:
         )
         names = [field.name for field in dataclasses.fields(Info)]
         try:
-            columns: dict[str, Any] = {name: tensors[f"history..{name}"] for name in names}
+            columns: dict[str, Any] = {name: tensors[f"history.{name}"] for name in names}
         except KeyError as error:
             raise DataError(f"{self._path} lacks a part of the history.") from error
+        if any(column.shape[1:2] != (done,) for column in columns.values()):
+            raise DataError(f"{self._path} has a history of other than its {done!r} steps.")
         self._written = done
         return Progress(state, (Info(**columns),), done)
 
