@@ -26,6 +26,7 @@ from mongefit.convex import SquaredEuclidean
 from mongefit.costs import Cost
 from mongefit.diffeos import Diffeo
 from mongefit.errors import ModelFileError, OptionError
+from mongefit.files.tensors import _checksum
 
 N, D = 24, 2
 RNG = np.random.default_rng(0)
@@ -93,7 +94,7 @@ def rewrite(path, edit):
         header = json.loads(file.metadata()["mongefit"])
         tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     edit(header, tensors)
-    header["sha256"] = storage._checksum(header, tensors)
+    header["sha256"] = _checksum(header, tensors)
     metadata = {"mongefit": json.dumps(header)}
     path.write_bytes(safetensors.numpy.save(tensors, metadata=metadata))
 

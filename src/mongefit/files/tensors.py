@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,18 @@ def write_tensors(
     atomic_write(path, data, overwrite=overwrite)
 
 
-def read_tensors(path: StrPath) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_tensors(
+    path: StrPath, check: Callable[[dict[str, Any]], None] = lambda header: None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header and the tensors, after the checksum has been verified.
+
+    Parameters
+    ----------
+    path
+        The file.
+    check
+        Looks at the header before the checksum is verified, which another version may compute in
+        another way.
 
     Raises
     ------
@@ -58,9 +68,10 @@ def read_tensors(path: StrPath) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise TensorFileError(str(error)) from error
     try:
         header = json.loads(metadata[_KEY])
-        checksum = header["sha256"]
+        checksum = dict(header)["sha256"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise TensorFileError("it has no header of mongefit") from error
+    check(header)
     if checksum != _checksum(header, tensors):
         raise TensorFileError("its checksum does not match its content")
     return header, tensors
