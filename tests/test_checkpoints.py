@@ -114,7 +114,7 @@ def test_other_data_and_other_options_are_refused(tmp_path):
 
 def test_nothing_is_overwritten_unasked(tmp_path):
     fit(checkpoint=tmp_path)
-    with pytest.raises(DataError, match=r"exists\. Go on with it: resume=True"):
+    with pytest.raises(DataError, match=r"exists\. Go on with it \(resume=True\)"):
         fit(checkpoint=tmp_path)
     with pytest.raises(OptionError, match="resume needs checkpoint"):
         fit(resume=True)

@@ -597,6 +597,40 @@ class TestProcess:
         assert not list(tmp_path.iterdir())
         os.close(terminal)
 
+    def test_stopped_and_resumed(self, demo, cache, tmp_path):
+        *_, source = demo
+
+        def start(name, *options, stderr=subprocess.PIPE):
+            return spawn(
+                "fit", source / "source.csv", source / "target.csv", "--pairs",
+                source / "pairs.csv", "-o", tmp_path / name, "--holdout", "0", *SIZES,
+                "--max-iter", "1500", *options, cache=cache, stderr=stderr,
+            )  # fmt: skip
+
+        kept = ("--checkpoint", tmp_path / "kept")
+        terminal, stderr = pty.openpty()
+        termios.tcsetwinsize(stderr, (24, 60))
+        process = start("m.mongefit", *kept, stderr=stderr)
+        os.close(stderr)
+        seen = read_until(terminal, "training:")
+        process.send_signal(signal.SIGTERM)
+        seen += read_until(terminal, None)
+        os.close(terminal)
+        assert finish(process)[0] == 143, seen
+        assert f"Terminated; training is kept in {tmp_path / 'kept'}" in seen.replace("\r\n", "")
+        assert "Traceback" not in seen and not (tmp_path / "m.mongefit").exists()
+        assert (tmp_path / "kept/checkpoint.safetensors").exists()
+        ended, _, err = finish(start("m.mongefit", *kept))
+        assert ended == 3 and "Go on with it (--resume)" in err
+        assert finish(start("m.mongefit", *kept, "--resume"))[0] == 0
+        assert finish(start("whole.mongefit"))[0] == 0
+        resumed, whole = (
+            mongefit.load(tmp_path / name) for name in ("m.mongefit", "whole.mongefit")
+        )
+        x = read_points(source / "source.csv")
+        np.testing.assert_array_equal(resumed.transform(x), whole.transform(x))
+        np.testing.assert_array_equal(resumed.history_["loss"], whole.history_["loss"])
+
 
 def read_until(descriptor, word, seconds=200):
     """What a terminal shows until a word appears, or until the program has gone."""

@@ -226,3 +226,14 @@ def _read_named_pairs(path: str) -> DataFrame:
             f"source,target,weight; it is {','.join(columns)}."
         )
     return frame
+
+
+def suited_options(selection: Selection) -> dict[str, Any]:
+    """Options that suit these cells, for those that neither command line nor file gives."""
+    ctx = click.get_current_context()
+    suited = {
+        name: value
+        for name, value in selection.suited_options().items()
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
+    }
+    return suited | ({"many_to_many": True} if selection.has_clones else {})

@@ -17,11 +17,11 @@ from typing import IO, Any
 
 import click
 
-from mongefit.cli.interrupts import EXIT_CODES, WORDS, Terminated
+from mongefit.cli.interrupts import EXIT_CODES, WORDS, Terminated, promptly_interruptible
 
 _OPTION_NAMES = re.compile(
     r"\b(batch_size|diffeo_learning_rate|groups_key|hidden_layer_sizes|learning_rate|"
-    r"many_to_many|max_iter|n_components|n_init|normalize_weight|pair_key|random_state|"
+    r"many_to_many|max_iter|n_components|n_init|normalize_weight|pair_key|random_state|resume|"
     r"source_weight|target_weight|time_key|use_rep)\b(?:=True)?"
 )
 _CELL_OPTIONS = re.compile(r"\b(groups_key|n_components|pair_key|pca|time_key|use_rep)=(?=\w)")
@@ -148,6 +148,18 @@ class Console:
         if not self.written:
             return "nothing was written"
         return f"already written: {', '.join(self.written)}"
+
+
+@contextlib.contextmanager
+def keeping(left: str, *, grace: float = 60.0) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end work that is kept as it goes on, and say what is left of it."""
+    with promptly_interruptible(grace=grace, left=left):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(f"{WORDS[signal.SIGINT]}; {left}.") from None
+        except Terminated:
+            raise Ended(f"{WORDS[signal.SIGTERM]}; {left}.") from None
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

@@ -16,8 +16,9 @@ from mongefit.cli.cells import (
     read_selection,
     save_cells_model,
     say_cells,
+    suited_options,
 )
-from mongefit.cli.console import Console, command, count, start_jax
+from mongefit.cli.console import Console, command, count, keeping, start_jax
 from mongefit.cli.interrupts import promptly_interruptible
 from mongefit.cli.options import number_or_range, read_config, whole_numbers
 from mongefit.cli.outputs import check_folder, check_output
@@ -25,7 +26,6 @@ from mongefit.cli.outputs import check_folder, check_output
 if TYPE_CHECKING:
     from mongefit.cli.clouds import Clouds
     from mongefit.estimator import MongeMap
-    from mongefit.single_cell.selection import Selection
 
 _MAX_DRAWN = 2000
 
@@ -152,6 +152,8 @@ _MAX_DRAWN = 2000
     help="Precision.",
 )
 @click.option("--strict", is_flag=True, help="Fail (exit 4) where a solve did not converge.")
+@click.option("--checkpoint", metavar="FOLDER", help="Keep the training there while it goes on.")
+@click.option("--resume", is_flag=True, help="Go on with the training in the --checkpoint folder.")
 @cell_options
 @command
 def fit(
@@ -165,6 +167,8 @@ def fit(
     holdout: float | None,
     source_weight: str | None,
     target_weight: str | None,
+    checkpoint: str | None,
+    resume: bool,
     cells: CellOptions,
     **options: Any,
 ) -> None:
@@ -178,6 +182,8 @@ def fit(
     """
     if holdout is not None and not 0 <= holdout < 1:
         raise click.BadParameter("must be at least 0 and below 1.", param_hint="--holdout")
+    if resume and checkpoint is None:
+        raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")
     options["diffeo"] = None if options["diffeo"] == "none" else options["diffeo"]
     learns = options["cost"] != "sqeuclidean" or options["diffeo"] is not None
     if is_cells(source):
@@ -198,7 +204,7 @@ def fit(
     if target is None:
         start_jax(console)
         selection = read_selection(source, cells, pairs, many_to_many=options["many_to_many"])
-        options |= _suited_options(selection)
+        options |= suited_options(selection)
         clouds = clouds_of(selection)
     else:
         clouds = read_clouds(
@@ -228,8 +234,10 @@ def fit(
     if learns and options["max_iter"] > 0:
         console.note("Compiling, which takes longest the first time; then training.")
     started = time.monotonic()
-    with promptly_interruptible():
-        model.fit(clouds.x, clouds.y, **(clouds.knowledge if learns else {}), **weights)
+    with keeping(_what_is_kept(checkpoint)) if checkpoint else promptly_interruptible():
+        known = clouds.knowledge if learns else {}
+        kept = {"checkpoint": checkpoint, "resume": resume}
+        model.fit(clouds.x, clouds.y, **known, **weights, **kept)
         seconds = time.monotonic() - started
         if learns:
             baseline = fit_baseline(console, model, clouds.x, clouds.y, **weights)
@@ -267,6 +275,10 @@ def fit(
     )
 
 
+def _what_is_kept(checkpoint: str) -> str:
+    return f"training is kept in {checkpoint}; the same command with --resume goes on from there"
+
+
 def _check_tables(
     cells: CellOptions, target: str | None, pairs: str | None, *, learns: bool
 ) -> None:
@@ -296,17 +308,6 @@ def _check_options(options: dict[str, Any]) -> None:
         check_count(options["batch_size"], "batch_size", minimum=2)
     check_layers(options["hidden_layer_sizes"])
     check_positive(options["alpha"], "alpha")
-
-
-def _suited_options(selection: Selection) -> dict[str, Any]:
-    """Options that suit these cells, for those that neither command line nor file gives."""
-    ctx = click.get_current_context()
-    suited = {
-        name: value
-        for name, value in selection.suited_options().items()
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
-    }
-    return suited | ({"many_to_many": True} if selection.has_clones else {})
 
 
 def _say_what_was_taken(

@@ -32,34 +32,46 @@ def raise_on_termination() -> None:
 def promptly_interruptible(
     *, grace: float = 1.0, left: str = "nothing was written"
 ) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end a computation that writes no files.
+    """Let Ctrl-C and SIGTERM end a computation.
 
     Python handles a signal when control is back in Python, which may take half a minute while XLA
-    compiles. A thread that is told of signals by the C-level handler waits for ``grace`` seconds
-    and then ends the process itself, saying what is left of the work.
+    compiles. A thread that is told of signals by the C-level handler waits for ``grace`` seconds,
+    or for a second signal, and then ends the process itself, saying what is left of the work. What
+    the computation writes meanwhile must be written completely or not at all.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    done = threading.Event()
     told, teller = socket.socketpair()
     teller.setblocking(False)
-    watcher = threading.Thread(target=_watch, args=(told, done, grace, left), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(told, grace, left), daemon=True)
     previous = signal.set_wakeup_fd(teller.fileno(), warn_on_full_buffer=False)
     watcher.start()
     try:
         yield
     finally:
-        done.set()
         signal.set_wakeup_fd(previous)
         teller.close()
         watcher.join()
         told.close()
 
 
-def _watch(told: socket.socket, done: threading.Event, grace: float, left: str) -> None:
+def _watch(told: socket.socket, grace: float, left: str) -> None:
+    first = _next_signal(told)
+    if first is None:
+        return
+    told.settimeout(grace)
+    # None: the computation is over, and the main thread goes on with what the signal means.
+    with contextlib.suppress(TimeoutError):
+        if _next_signal(told) is None:
+            return
+    os.write(2, f"\n{WORDS[first]}; {left}.\n".encode())
+    os._exit(EXIT_CODES[first])
+
+
+def _next_signal(told: socket.socket) -> signal.Signals | None:
+    """The next of the signals that end a process, or None when there will be none."""
     while received := told.recv(1):
-        number = received[0]
-        if number in EXIT_CODES and not done.wait(grace):
-            os.write(2, f"\n{WORDS[signal.Signals(number)]}; {left}.\n".encode())
-            os._exit(EXIT_CODES[signal.Signals(number)])
+        if received[0] in EXIT_CODES:
+            return signal.Signals(received[0])
+    return None

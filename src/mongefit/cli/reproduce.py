@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mongefit.cli.console import (
-    Console,
-    Ended,
-    Failed,
-    Interrupted,
-    command,
-    count,
-    start_jax,
-)
-from mongefit.cli.interrupts import WORDS, Terminated, promptly_interruptible
+from mongefit.cli.console import Console, Failed, command, count, keeping, start_jax
 
 if TYPE_CHECKING:
     from mongefit.experiments import Experiment, Report, Run
@@ -132,18 +121,9 @@ def _run(console: Console, experiment: Experiment, folder: str, *, restart: bool
             bar.update(done - bar.n)
             bar.refresh()
 
-        try:
-            report = run_all(
-                experiment,
-                folder,
-                restart=restart,
-                around=functools.partial(promptly_interruptible, left=left),
-                watch=watch,
-            )
-        except KeyboardInterrupt:
-            raise Interrupted(f"{WORDS[signal.SIGINT]}; {left}.") from None
-        except Terminated:
-            raise Ended(f"{WORDS[signal.SIGTERM]}; {left}.") from None
+        # Every file is written completely or not at all, so that it may end at any moment.
+        with keeping(left, grace=1.0):
+            report = run_all(experiment, folder, restart=restart, watch=watch)
         bar.update(len(runs) - bar.n)
     return report
 

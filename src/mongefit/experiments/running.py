@@ -62,7 +62,6 @@ def reproduce(
     folder: StrPath,
     *,
     restart: bool = False,
-    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     watch: Callable[[Run, int, int], None] = lambda run, done, total: None,
 ) -> Report:
     """Do all runs that are not done yet, and write the table, the picture and the report.
@@ -79,8 +78,6 @@ def reproduce(
         Where to leave the files; made where it is missing.
     restart
         Do all runs anew.
-    around
-        A context to compute in.
     watch
         Called before every run with the run, how many are done, and how many there are.
     """
@@ -96,8 +93,7 @@ def reproduce(
         path, options = kept / f"{run.name}.json", experiment.options(run)
         found = _read(path, run, options)
         if found is None:
-            with around():
-                found = _perform(experiment, run, options)
+            found = _perform(experiment, run, options)
             atomic_write(path, _encode(dataclasses.asdict(found)))
         results.append(found)
     report = Report(

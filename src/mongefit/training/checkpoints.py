@@ -128,7 +128,7 @@ class Keeper:
             return Progress(self._start, (), 0)
         if not self._resume:
             raise DataError(
-                f"{self._path} exists. Go on with it: resume=True; or choose another folder."
+                f"{self._path} exists. Go on with it (resume=True), or choose another folder."
             )
         try:
             header, tensors = read_tensors(self._path)
