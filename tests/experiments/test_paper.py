@@ -12,8 +12,8 @@ from mongefit.baselines import CouplingFit
 from mongefit.datasets import LiveSeq, limited_pairs
 from mongefit.estimator import MongeMap
 from mongefit.experiments import (
-    Displacements,
-    InverseOT,
+    DisplacementsExperiment,
+    InverseOTExperiment,
     LimitedPairsExperiment,
     LiveSeqExperiment,
     Outcome,
@@ -35,9 +35,9 @@ def live_seq(n=24, m=16, k=4):
 
 
 ALL = {
-    "inverse-ot": InverseOT,
+    "inverse-ot": InverseOTExperiment,
     "limited-pairs": LimitedPairsExperiment,
-    "displacements": Displacements,
+    "displacements": DisplacementsExperiment,
     "live-seq": lambda **options: LiveSeqExperiment(live_seq(), **options),
 }
 
@@ -94,7 +94,7 @@ def filled(experiment, values):
     ("rmse", "recovered", "met"), [(0.1, 1.0, True), (0.5, 1.0, False), (0.1, 0.98, False)]
 )
 def test_goals_of_inverse_ot(rmse, recovered, met):
-    experiment = InverseOT()
+    experiment = InverseOTExperiment()
     results = filled(experiment, lambda run: {"rmse": rmse, "recovered": recovered})
     assert all(goal.met for goal in experiment.goals(results)) == met
 
@@ -112,7 +112,7 @@ def test_goals_of_limited_pairs_compare_data_set_by_data_set():
 
 
 def test_a_failed_run_misses_the_goal():
-    experiment = InverseOT()
+    experiment = InverseOTExperiment()
     results = filled(experiment, lambda run: {"rmse": 0.1, "recovered": 1.0})
     at = next(i for i, r in enumerate(results) if r.run.preset == "default")
     results[at] = dataclasses.replace(results[at], outcome=None, error="broke")

@@ -85,9 +85,9 @@ def _experiment(
 
     if name != "live-seq":
         kinds: dict[str, Callable[..., Experiment]] = {
-            "inverse-ot": experiments.InverseOT,
+            "inverse-ot": experiments.InverseOTExperiment,
             "limited-pairs": experiments.LimitedPairsExperiment,
-            "displacements": experiments.Displacements,
+            "displacements": experiments.DisplacementsExperiment,
         }
         return kinds[name](quick=quick)
     counts_file: str | os.PathLike[str]

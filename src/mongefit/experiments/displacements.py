@@ -33,7 +33,7 @@ _DEFAULT = Settings((64, 64), epsilon=0.01, max_iter=150, target_fit=1.0)
 _THIRD, _WITHIN, _RATIO = 0.02, 0.95, 1.5
 
 
-class Displacements(Experiment):
+class DisplacementsExperiment(Experiment):
     """128 points a side in three dimensions; `LowRank` or `Directional`, with `TargetFit`."""
 
     name: ClassVar[str] = "displacements"

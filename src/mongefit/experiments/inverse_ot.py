@@ -32,7 +32,7 @@ _BARS = {"T-shape": 0.12, "moon": 0.2, "spiral": 0.4}
 _RECOVERED = 0.99
 
 
-class InverseOT(Experiment):
+class InverseOTExperiment(Experiment):
     """128 pairs to learn from and 32 new points; T-shape with h alone, the others with flows."""
 
     name: ClassVar[str] = "inverse-ot"
