@@ -25,7 +25,8 @@ def map_panels(results: Sequence[Result], *, wrap: int | None = None) -> Figure:
         plot_map(arrays["source"], arrays["target"], arrays["mapped"], truth=arrays["truth"], ax=ax)
         ax.text(
             0.02, 0.98, f"RMSE {result.value('rmse'):.3g}",
-            transform=ax.transAxes, va="top", fontsize="small",
+            transform=ax.transAxes, va="top", fontsize="small", zorder=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
         )  # fmt: skip
 
     return panels(results, draw, size=(2.6, 2.5), wrap=wrap)
