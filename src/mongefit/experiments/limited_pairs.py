@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SIZES = {2: (32, 40), 4: (128, 160), 6: (256, 320)}
 _SHARES = (1 / 8, 1 / 4, 1 / 2)
-_DEFAULT = Settings(
+_FEW_POINTS = Settings(
     (64, 64),
     epsilon=0.03,
     max_iter=300,
@@ -41,8 +41,13 @@ _DEFAULT = Settings(
     target_fit=1.0,
     dtype="mixed",
 )
-# The fewer points there are, the more it helps to be told where they end.
-_TARGET_FIT = {2: 3.0, 4: 1.0, 6: 1.0}
+# The fewer points there are, the more it helps to be told where they end, and the less sharp a map
+# they bear.
+_DEFAULT = {
+    2: dataclasses.replace(_FEW_POINTS, target_fit=3.0),
+    4: _FEW_POINTS,
+    6: dataclasses.replace(_FEW_POINTS, epsilon=0.01, target_fit=0.0),
+}
 _COLOURS = {MAP: "#0072B2", COUPLING: "#D55E00", GAP: "#009E73", EUCLIDEAN: "#000000"}
 _MARKERS = {MAP: "o", COUPLING: "s", GAP: "^", EUCLIDEAN: "x"}
 
@@ -69,9 +74,7 @@ class LimitedPairsExperiment(Experiment):
         self._settings = {
             (dim, *plan): settings
             for dim in self._sizes
-            for plan, settings in method_settings(
-                dataclasses.replace(_DEFAULT, target_fit=_TARGET_FIT[dim]), quick=quick
-            ).items()
+            for plan, settings in method_settings(_DEFAULT[dim], quick=quick).items()
         }
 
     def runs(self) -> list[Run]:
