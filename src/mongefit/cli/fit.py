@@ -236,8 +236,7 @@ def fit(
     started = time.monotonic()
     with keeping(_what_is_kept(checkpoint)) if checkpoint else promptly_interruptible():
         known = clouds.knowledge if learns else {}
-        kept = {"checkpoint": checkpoint, "resume": resume}
-        model.fit(clouds.x, clouds.y, **known, **weights, **kept)
+        model.fit(clouds.x, clouds.y, **known, **weights, checkpoint=checkpoint, resume=resume)
         seconds = time.monotonic() - started
         if learns:
             baseline = fit_baseline(console, model, clouds.x, clouds.y, **weights)
