@@ -1,12 +1,7 @@
-r"""Strictly convex functions h: R^d → R, the shape of the cost of a displacement.
-
-Every function is normalised so that h(0) = 0 and ∇h(0) = 0 and is evaluated on a batch of
-displacements ``z[N, d]`` at once, value and gradient together, as a few large matrix products.
-"""
+"""A convex function that is learned."""
 
 from __future__ import annotations
 
-import abc
 from typing import ClassVar, Literal
 
 import equinox as eqx
@@ -14,190 +9,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from mongefit._numerics import double_precision, safe_norm
+from mongefit._numerics import safe_norm
+from mongefit.convex.base import ConvexFunction
 
 Activation = Literal["squareplus", "softplus"]
-
-
-class ConvexFunction(eqx.Module):
-    """A strictly convex function with h(0) = 0 and ∇h(0) = 0.
-
-    Attributes
-    ----------
-    learned
-        Whether training may change the arrays of this function.
-    solves
-        Whether evaluating h solves an inner problem, so that ∇h is worth keeping as a guess.
-    """
-
-    learned: eqx.AbstractClassVar[bool]
-    solves: ClassVar[bool] = False
-
-    @property
-    @abc.abstractmethod
-    def strong_convexity(self) -> float:
-        """A constant α with ⟨∇h(z) − ∇h(z'), z − z'⟩ ≥ α‖z − z'‖²."""
-
-    @abc.abstractmethod
-    def value_and_gradient(
-        self, z: Float[Array, "N d"], guess: Float[Array, "N d"] | None = None
-    ) -> tuple[Float[Array, " N"], Float[Array, "N d"]]:
-        """h(z) and ∇h(z) for every row of z.
-
-        Parameters
-        ----------
-        z
-            Displacements.
-        guess
-            Approximation of ∇h(z). A function that ``solves`` starts from it, the others ignore it;
-            a row that is not finite is no guess.
-        """
-
-    @abc.abstractmethod
-    def hessian(self, z: Float[Array, "N d"]) -> Float[Array, "N d d"]:
-        """∇²h(z) for every row of z."""
-
-    def value(self, z: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """h(z) for every row of z."""
-        return self.value_and_gradient(z)[0]
-
-    def gradient(self, z: Float[Array, "N d"]) -> Float[Array, "N d"]:
-        """∇h(z) for every row of z."""
-        return self.value_and_gradient(z)[1]
-
-
-class ClosedFormConvexFunction(ConvexFunction):
-    """A convex function whose gradient can be inverted without an iterative solver."""
-
-    @abc.abstractmethod
-    def inverse_gradient(self, p: Float[Array, "N d"]) -> Float[Array, "N d"]:
-        """(∇h)⁻¹(p) for every row of p, differentiable in p and in the arrays of h."""
-
-
-class SquaredEuclidean(ClosedFormConvexFunction):
-    """h(z) = ½‖z‖²."""
-
-    learned: ClassVar[bool] = False
-
-    @property
-    def strong_convexity(self) -> float:
-        return 1.0
-
-    def value_and_gradient(self, z, guess=None):
-        return 0.5 * jnp.sum(z * z, axis=-1), z
-
-    def hessian(self, z):
-        identity = jnp.eye(z.shape[-1], dtype=z.dtype)
-        return jnp.broadcast_to(identity, (*z.shape, z.shape[-1]))
-
-    def inverse_gradient(self, p):
-        return p
-
-
-class Mahalanobis(ClosedFormConvexFunction):
-    """h(z) = ½ zᵀAz for a symmetric positive definite matrix A."""
-
-    matrix: Float[Array, "d d"]
-
-    learned: ClassVar[bool] = False
-
-    def __init__(self, matrix: ArrayLike):
-        checked = np.asarray(matrix, dtype=np.float64)
-        if checked.ndim != 2 or checked.shape[0] != checked.shape[1]:
-            raise ValueError(f"Mahalanobis needs a square matrix, got shape {checked.shape}.")
-        if not np.all(np.isfinite(checked)):
-            raise ValueError("Mahalanobis needs a finite matrix; it holds NaN or infinity.")
-        if not np.allclose(checked, checked.T, rtol=1e-10, atol=1e-12 * np.abs(checked).max()):
-            raise ValueError("Mahalanobis needs a symmetric matrix; use (A + A.T) / 2.")
-        smallest = float(np.linalg.eigvalsh(checked)[0])
-        if smallest <= 0:
-            raise ValueError(
-                "Mahalanobis needs a positive definite matrix; its smallest eigenvalue is "
-                f"{smallest:.3g}. Add a small multiple of the identity."
-            )
-        with double_precision():  # or JAX would round the matrix to float32
-            self.matrix = jnp.asarray(checked)
-
-    @property
-    def strong_convexity(self) -> float:
-        return float(np.linalg.eigvalsh(np.asarray(self.matrix))[0])
-
-    def value_and_gradient(self, z, guess=None):
-        gradient = z @ self.matrix.astype(z.dtype)
-        return 0.5 * jnp.sum(z * gradient, axis=-1), gradient
-
-    def hessian(self, z):
-        return jnp.broadcast_to(self.matrix.astype(z.dtype), (*z.shape, z.shape[-1]))
-
-    def inverse_gradient(self, p):
-        factor = jax.scipy.linalg.cho_factor(self.matrix.astype(p.dtype))
-        return jax.scipy.linalg.cho_solve(factor, p.T).T
-
-
-class PowerNorm(ClosedFormConvexFunction):
-    """h(z) = Σ_k |z_k|^q / q + (α/2)‖z‖² with q > 1 and α ≥ 0.
-
-    The gradient is inverted coordinate by coordinate. For q < 2 the second derivative is infinite
-    at zero; ``hessian`` returns it at the smallest distance from zero that keeps it finite.
-    """
-
-    exponent: float = eqx.field(static=True)
-    alpha: float = eqx.field(static=True, default=0.0)
-
-    learned: ClassVar[bool] = False
-
-    def __check_init__(self):
-        if not self.exponent > 1 or not np.isfinite(self.exponent):
-            raise ValueError(f"PowerNorm needs an exponent above 1, got {self.exponent}.")
-        if not self.alpha >= 0 or not np.isfinite(self.alpha):
-            raise ValueError(f"PowerNorm needs alpha >= 0, got {self.alpha}.")
-
-    @property
-    def strong_convexity(self) -> float:
-        return self.alpha
-
-    def _magnitude(self, z):
-        # |z| kept away from zero, where |z|^(q-2) or its derivative is infinite for q < 3. At the
-        # floor ∇h is below the rounding of 1, so nothing measurable changes.
-        finfo = jnp.finfo(z.dtype)
-        floor = max(float(finfo.eps) ** (1 / min(self.exponent - 1, 1.0)), float(finfo.tiny))
-        return jnp.maximum(jnp.abs(z), floor)
-
-    def value_and_gradient(self, z, guess=None):
-        power = self._magnitude(z) ** (self.exponent - 2)
-        value = jnp.sum(z * z * (power / self.exponent + 0.5 * self.alpha), axis=-1)
-        return value, z * (power + self.alpha)
-
-    def _second_derivative(self, z):
-        return (self.exponent - 1) * self._magnitude(z) ** (self.exponent - 2) + self.alpha
-
-    def hessian(self, z):
-        return jax.vmap(jnp.diag)(self._second_derivative(z))
-
-    def inverse_gradient(self, p):
-        # With t = |z|, solve t^(q-1) + αt = |p|. For q ≥ 2 the left side is convex in t; for q < 2
-        # it is convex in s = t^(q-1), where it reads s + α s^(1/(q-1)). Newton's method on a convex
-        # increasing function, started above the root, descends to it monotonically.
-        if self.exponent >= 2:
-            linear, power, degree = self.alpha, 1.0, self.exponent - 1
-        else:
-            linear, power, degree = 1.0, self.alpha, 1 / (self.exponent - 1)
-        target = jnp.abs(jax.lax.stop_gradient(p))
-        bounds = [target / linear] if linear > 0 else []
-        bounds += [(target / power) ** (1 / degree)] if power > 0 else []
-
-        def newton(_, t):
-            raised = power * t ** (degree - 1)
-            slope = linear + degree * raised
-            step = (linear * t + raised * t - target) / jnp.where(slope > 0, slope, 1.0)
-            return jnp.maximum(t - step, 0.0)
-
-        t = jax.lax.fori_loop(0, 24, newton, jnp.minimum(bounds[0], bounds[-1]))
-        z = jnp.sign(jax.lax.stop_gradient(p)) * (t if self.exponent >= 2 else t**degree)
-        # One more Newton step with z held constant: its derivative in p is the implicit one.
-        return z + (p - self.gradient(z)) / self._second_derivative(z)
 
 
 def _softplus_inverse(value: float) -> float:
