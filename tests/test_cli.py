@@ -35,6 +35,7 @@ from mongefit.errors import ConvergenceError, ModelFileError, TrainingError
 from mongefit.estimator import MongeMap
 from mongefit.files import read_points, write_points
 from mongefit.maps import Units
+from tests.command_line import run
 
 # One size of clouds and of layers throughout, the demo included, so that everything is compiled
 # once. The steps fill two of the intervals that training compiles.
@@ -44,13 +45,6 @@ SIZES = ("--hidden-layer-sizes", "32,32")
 FAST = (*SIZES, "--max-iter", "0", "--epsilon", "0.05")
 FIXED = ("--cost", "sqeuclidean", "--epsilon", "0.05")
 HEAVY = ("jax", "sklearn", "scipy", "numpy", "matplotlib", "equinox")
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(cli, list(map(str, arguments)))
-    assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.exception!r}"
-    assert "Traceback" not in result.output
-    return result
 
 
 def spawn(*arguments, cache, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **environment):

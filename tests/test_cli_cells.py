@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import mongefit
 from mongefit import single_cell
-from mongefit.cli import cli
+from tests.command_line import run
 
 anndata = pytest.importorskip("anndata")
 pandas = pytest.importorskip("pandas")
@@ -22,13 +21,6 @@ TIMES = ("--time-key", "day", "--source", "2", "--target", "4")
 FIXED = ("--cost", "sqeuclidean", "--epsilon", "0.1")
 # Nothing is trained here but on the real file, which is where compiling pays.
 UNTRAINED = ("--hidden-layer-sizes", "4", "--max-iter", "0", "--epsilon", "0.1")
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(cli, list(map(str, arguments)))
-    assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.exception!r}"
-    assert "Traceback" not in result.output
-    return result
 
 
 @pytest.fixture

@@ -7,20 +7,16 @@ import json
 import urllib.request
 
 import pytest
-from click.testing import CliRunner
 
-from mongefit.cli import cli
 from mongefit.errors import DataError
+from tests import command_line
 from tests.experiments.test_running import Halves
 
 reproducing = importlib.import_module("mongefit.cli.reproduce")
 
 
 def run(*arguments, code=0):
-    result = CliRunner().invoke(cli, ["reproduce", *map(str, arguments)])
-    assert result.exit_code == code, f"{result.exit_code}: {result.output}{result.exception!r}"
-    assert "Traceback" not in result.output
-    return result
+    return command_line.run("reproduce", *arguments, code=code)
 
 
 @pytest.fixture

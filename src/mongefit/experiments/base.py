@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -150,6 +150,17 @@ class Experiment(abc.ABC):
     def table(self, results: Sequence[Result]) -> Table:
         """Mean ± standard deviation of every measure over the seeds; failed runs are counted."""
         return summarise(results, self.measures, self.notes())
+
+
+def crossed(plans: Iterable[tuple[str, str]], cases: Iterable[str], n_seeds: int) -> list[Run]:
+    """Every plan, a method and a preset, on every case with every seed."""
+    each = list(cases)
+    return [
+        Run(case, method, preset, seed)
+        for method, preset in plans
+        for case in each
+        for seed in range(n_seeds)
+    ]
 
 
 def group(results: Sequence[Result], key: Callable[[Run], Any]) -> dict[Any, list[Result]]:

@@ -13,7 +13,16 @@ from mongefit import datasets
 from mongefit.baselines import EuclideanMap
 from mongefit.datasets.toys import Displacements as Kind
 from mongefit.estimator import MongeMap
-from mongefit.experiments.base import PRESETS, Experiment, Goal, Outcome, Result, Run, group
+from mongefit.experiments.base import (
+    PRESETS,
+    Experiment,
+    Goal,
+    Outcome,
+    Result,
+    Run,
+    crossed,
+    group,
+)
 from mongefit.experiments.panels import Arrays, panels
 from mongefit.experiments.settings import Settings, paper
 from mongefit.losses import Directional, LowRank
@@ -58,12 +67,7 @@ class DisplacementsExperiment(Experiment):
 
     def runs(self) -> list[Run]:
         plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in PRESETS)]
-        return [
-            Run(case, method, preset, seed)
-            for method, preset in plans
-            for case in _KINDS
-            for seed in range(self._seeds)
-        ]
+        return crossed(plans, _KINDS, self._seeds)
 
     def options(self, run: Run) -> dict[str, Any]:
         data = {"n": self._n, "data_seeds": [run.seed, 1000 + run.seed]}

@@ -11,7 +11,16 @@ import numpy as np
 from mongefit import datasets
 from mongefit.baselines import EuclideanMap
 from mongefit.estimator import MongeMap
-from mongefit.experiments.base import PRESETS, Experiment, Goal, Outcome, Result, Run, group
+from mongefit.experiments.base import (
+    PRESETS,
+    Experiment,
+    Goal,
+    Outcome,
+    Result,
+    Run,
+    crossed,
+    group,
+)
 from mongefit.experiments.panels import map_panels
 from mongefit.experiments.settings import Settings, paper
 from mongefit.losses import Paired
@@ -55,12 +64,7 @@ class InverseOTExperiment(Experiment):
 
     def runs(self) -> list[Run]:
         plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in PRESETS)]
-        return [
-            Run(case, method, preset, seed)
-            for method, preset in plans
-            for case in _DEFAULT
-            for seed in range(self._seeds)
-        ]
+        return crossed(plans, _DEFAULT, self._seeds)
 
     def options(self, run: Run) -> dict[str, Any]:
         data = {"n": self._n, "n_new": self._new, "data_seeds": [run.seed, 1000 + run.seed]}

@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mongefit.datasets import LimitedPairs, limited_pairs
-from mongefit.experiments.base import PRESETS, Experiment, Goal, Outcome, Result, Run, group
+from mongefit.experiments.base import (
+    PRESETS,
+    Experiment,
+    Goal,
+    Outcome,
+    Result,
+    Run,
+    crossed,
+    group,
+)
 from mongefit.experiments.methods import (
     COUPLING,
     EUCLIDEAN,
     GAP,
     LEARNED,
     MAP,
-    GapSettings,
-    MethodSettings,
     fit_method,
+    method_settings,
     skipped_steps,
 )
-from mongefit.experiments.settings import Settings, paper
+from mongefit.experiments.settings import Settings
 from mongefit.metrics import incorrect_mass, incorrect_mass_floor, rmse, sinkhorn_divergence
 
 if TYPE_CHECKING:
@@ -79,13 +87,12 @@ class LimitedPairsExperiment(Experiment):
 
     def runs(self) -> list[Run]:
         plans = [(EUCLIDEAN, ""), *((m, preset) for preset in PRESETS for m in LEARNED)]
-        return [
-            Run(_case(dim, round(share * n)), method, preset, seed)
-            for method, preset in plans
+        cases = [
+            _case(dim, round(share * n))
             for dim, (n, _) in self._sizes.items()
             for share in self._shares
-            for seed in range(self._seeds)
         ]
+        return crossed(plans, cases, self._seeds)
 
     def options(self, run: Run) -> dict[str, Any]:
         dim, k = _parse(run.case)
@@ -184,27 +191,6 @@ class LimitedPairsExperiment(Experiment):
             handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small"
         )
         return figure
-
-
-def method_settings(
-    default: Settings, *, quick: bool = False
-) -> dict[tuple[str, str], MethodSettings]:
-    """Settings of each learned method in both presets; those of the paper are for Live-seq."""
-    layers, steps = ((8, 8), 40) if quick else ((64, 64, 64), 1000)
-    if quick:
-        default = dataclasses.replace(default, hidden_layer_sizes=layers, max_iter=steps)
-    stated = paper(default, hidden_layer_sizes=layers, max_iter=steps, epsilon=0.01)
-    # At the epsilon that suits the map, the plan is too blurred to tell pairs apart.
-    coupling = dataclasses.replace(default, epsilon=0.01, target_fit=0.0)
-    gap = GapSettings(default.hidden_layer_sizes, 0.01, default.max_iter, 0.01)
-    return {
-        (MAP, "default"): default,
-        (COUPLING, "default"): coupling,
-        (GAP, "default"): gap,
-        (MAP, "paper"): stated,
-        (COUPLING, "paper"): stated,
-        (GAP, "paper"): GapSettings(layers, 0.01, steps, 3e-3),
-    }
 
 
 @functools.lru_cache(maxsize=2)

@@ -11,13 +11,13 @@ import numpy as np
 from mongefit.baselines import IdentityMap, NearestPair, PairedRidge, TargetMean
 from mongefit.datasets import LiveSeq
 from mongefit.experiments.base import PRESETS, Experiment, Goal, Outcome, Result, Run, group
-from mongefit.experiments.limited_pairs import method_settings
 from mongefit.experiments.methods import (
     COUPLING,
     EUCLIDEAN,
     LEARNED,
     MAP,
     fit_method,
+    method_settings,
     skipped_steps,
 )
 from mongefit.experiments.panels import map_panels

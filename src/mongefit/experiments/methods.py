@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mongefit.baselines import CouplingFit, EuclideanMap, MongeGapMap
 from mongefit.estimator import MongeMap
-from mongefit.experiments.settings import Settings
+from mongefit.experiments.settings import Settings, paper
 from mongefit.losses import CorrectMass, Paired
 
 Points = NDArray[np.float64]
@@ -31,6 +31,27 @@ class GapSettings:
 
 
 MethodSettings = Settings | GapSettings
+
+
+def method_settings(
+    default: Settings, *, quick: bool = False
+) -> dict[tuple[str, str], MethodSettings]:
+    """Settings of each learned method in both presets; those of the paper are for Live-seq."""
+    layers, steps = ((8, 8), 40) if quick else ((64, 64, 64), 1000)
+    if quick:
+        default = dataclasses.replace(default, hidden_layer_sizes=layers, max_iter=steps)
+    stated = paper(default, hidden_layer_sizes=layers, max_iter=steps, epsilon=0.01)
+    # At the epsilon that suits the map, the plan is too blurred to tell pairs apart.
+    coupling = dataclasses.replace(default, epsilon=0.01, target_fit=0.0)
+    gap = GapSettings(default.hidden_layer_sizes, 0.01, default.max_iter, 0.01)
+    return {
+        (MAP, "default"): default,
+        (COUPLING, "default"): coupling,
+        (GAP, "default"): gap,
+        (MAP, "paper"): stated,
+        (COUPLING, "paper"): stated,
+        (GAP, "paper"): GapSettings(layers, 0.01, steps, 3e-3),
+    }
 
 
 def fit_method(

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import os
 import platform
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mongefit
+from mongefit._versions import recorded_versions
 from mongefit.errors import DataError
 from mongefit.experiments.base import Experiment, Goal, Outcome, Result, Run
 from mongefit.files import StrPath, atomic_write
 from mongefit.metrics import Table
-
-_PACKAGES = ("mongefit", "jax", "jaxlib", "equinox", "optax", "flowjax", "numpy", "scikit-learn")
 
 FILES = {
     "figure.png": "the picture",
@@ -153,7 +151,7 @@ def _write(experiment: Experiment, report: Report) -> None:
     about = {
         "experiment": experiment.name,
         "seconds": round(report.seconds, 1),
-        "versions": {name: version for name, version in _versions()},
+        "versions": {"mongefit": mongefit.__version__, **recorded_versions()},
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "device": _device(),
@@ -180,12 +178,6 @@ def _all_runs(results: tuple[Result, ...]) -> Table:
         for result in results
     )
     return Table(rows, {})
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            yield name, importlib.metadata.version(name)
 
 
 def _device() -> str:

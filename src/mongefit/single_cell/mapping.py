@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mongefit
+from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, ModelFileError, OptionError
 from mongefit.estimator import MongeMap
 from mongefit.single_cell.columns import check_adata
 from mongefit.single_cell.representation import Components, Representation
 from mongefit.single_cell.selection import Selection, select
 from mongefit.single_cell.times import Times
-from mongefit.storage import Section, load_with_cells, recorded_versions, save
+from mongefit.storage import Section, load_with_cells, save
 from mongefit.storage.descriptions import describe_option
 
 if TYPE_CHECKING:

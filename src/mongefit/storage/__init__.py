@@ -7,7 +7,6 @@ checksum finds damage; it is not a signature and says nothing about who wrote th
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy as np
 
 import mongefit
 from mongefit._numerics import cast, double_precision
+from mongefit._versions import recorded_versions
 from mongefit.costs import Cost
 from mongefit.errors import ModelFileError
 from mongefit.estimator import MongeMap
@@ -37,7 +37,6 @@ from mongefit.storage.descriptions import (
 
 FORMAT = "mongefit-model"
 FORMAT_VERSION = 1
-_RECORDED = ("jax", "jaxlib", "equinox", "numpy", "flowjax")
 # What pictures and reports take from the history of every trained model.
 _HISTORY = ("step", "loss", "epsilon", "applied")
 _CELLS = "single_cell"
@@ -95,11 +94,6 @@ def save(
         header[_CELLS] = single_cell.header
         tensors |= {f"{_CELLS}.{name}": array for name, array in single_cell.tensors.items()}
     write_tensors(path, header, tensors, overwrite=overwrite)
-
-
-def recorded_versions() -> dict[str, str]:
-    """Releases of the packages that a result depends on."""
-    return {name: importlib.metadata.version(name) for name in _RECORDED}
 
 
 def load(path: str | os.PathLike[str]) -> MongeMap:

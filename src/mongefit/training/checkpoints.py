@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import time
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, OptionError, warn_user
 from mongefit.files import StrPath
 from mongefit.files.tensors import TensorFileError, read_tensors, write_tensors
@@ -27,7 +27,6 @@ from mongefit.training.state import Info, State
 _FORMAT = "mongefit-checkpoint"
 _VERSION = 1
 _FILE, _LOCK = "checkpoint.safetensors", "lock"
-_RECORDED = ("jax", "jaxlib", "equinox", "optax", "flowjax")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Keeper:
             "version": _VERSION,
             "done": progress.done,
             "hashes": self._hashes,
-            "versions": _versions(),
+            "versions": recorded_versions(),
         }
         tensors = {f"state{name}": leaf for name, leaf in _named(progress.state)}
         if progress.history:
@@ -171,10 +170,11 @@ class Keeper:
                     f"{self._path} is the checkpoint of a run with other {what}. Give the same "
                     "ones to go on with it, or choose another folder."
                 )
-        if header["versions"] != _versions():
+        now = recorded_versions()
+        if header["versions"] != now:
             warn_user(
-                f"{self._path} was written with other versions of {', '.join(_RECORDED)}: the run "
-                "goes on, but not bit for bit as it would have."
+                f"{self._path} was written with other versions of {', '.join(now)}: the run goes "
+                "on, but not bit for bit as it would have."
             )
 
     def _restore(self, done: int, tensors: dict[str, np.ndarray]) -> Progress:
@@ -219,10 +219,6 @@ def _numbers(leaf: Any) -> np.ndarray:
 
 def _is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, np.ndarray)
-
-
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in _RECORDED}
 
 
 def _hash(parts: Sequence[Any]) -> str:
