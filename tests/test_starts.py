@@ -58,3 +58,36 @@ def test_the_start_that_predicts_validation_pairs_best_is_kept(alone):
 def test_what_makes_no_sense_is_refused(options, validation_pairs, error, said):
     with pytest.raises(error, match=said):
         MongeMap(**(OPTIONS | options)).fit(X, Y, pairs=PAIRS, validation_pairs=validation_pairs)
+
+
+class TestEarlyStopping:
+    def test_the_cost_that_predicts_validation_pairs_best_is_kept(self):
+        model = MongeMap(**(OPTIONS | {"max_iter": 30, "learning_rate": 0.2}))
+        model.fit(X, Y, pairs=PAIRS, validation_pairs=HELD_OUT)
+        path = model.history_["validation_rmse"]
+        best = int(np.argmin(path))
+        assert len(path) == 31
+        found = rmse(model.transform(X[HELD_OUT[:, 0]]), Y[HELD_OUT[:, 1]])
+        np.testing.assert_allclose(found, path[best], rtol=1e-6)
+        stopped = MongeMap(**(OPTIONS | {"max_iter": best, "learning_rate": 0.2}))
+        last = stopped.fit(X, Y, pairs=PAIRS, validation_pairs=HELD_OUT)
+        np.testing.assert_allclose(last.transform(X), model.transform(X), rtol=1e-6)
+
+    def test_pairs_without_weight_may_be_chosen_by(self):
+        both = np.concatenate([PAIRS, HELD_OUT])
+        weight = np.repeat([1.0, 0.0], [len(PAIRS), len(HELD_OUT)])
+        plain = MongeMap(**OPTIONS).fit(X, Y, pairs=PAIRS, validation_pairs=HELD_OUT)
+        found = MongeMap(**OPTIONS)
+        found.fit(X, Y, pairs=both, pair_weight=weight, validation_pairs=HELD_OUT)
+        np.testing.assert_allclose(found.history_["loss"], plain.history_["loss"], rtol=1e-9)
+        np.testing.assert_allclose(found.transform(X), plain.transform(X), rtol=1e-7)
+
+    def test_groups_can_be_stopped_by_pairs(self):
+        labels = (ROWS < N // 2).astype(int)
+        model = MongeMap(**OPTIONS).fit(X, Y, groups=(labels, labels), validation_pairs=HELD_OUT)
+        assert np.all(np.isfinite(model.history_["validation_rmse"]))
+
+    def test_batches_are_stopped_by_the_running_mean(self):
+        model = MongeMap(**OPTIONS, batch_size=12)
+        model.fit(X, Y, pairs=PAIRS[:4], validation_pairs=HELD_OUT[:4])
+        assert np.all(np.isfinite(model.history_["validation_rmse"]))

@@ -106,7 +106,9 @@ class CostEstimator(TrainedEstimator):
             Labels of the rows of X and of Y: points with a label should land among those with the
             same label. None, or −1 among whole numbers, marks a point whose group is not known.
         validation_pairs
-            Pairs, as in ``pairs``, to choose among several starts by; none may be trained on.
+            Pairs, as in ``pairs``, to stop early by and to choose among several starts by: the
+            cost of the step with the least RMSE on them is kept. None may be trained on, which
+            pairs of weight 0 are not.
         source_weight, target_weight
             Weights of the points, non-negative with sum 1; uniform by default.
         checkpoint
@@ -136,7 +138,7 @@ class CostEstimator(TrainedEstimator):
             clouds.warnings[:0] = notes
             known = self._check_knowledge(clouds, pairs, pair_weight, groups)
             held_out = check_validation_pairs(
-                validation_pairs, len(clouds.source), len(clouds.target), known.pairs
+                validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
             )
             costs = [
                 build_cost(
@@ -174,10 +176,12 @@ class CostEstimator(TrainedEstimator):
             scores = np.zeros(0)
             if learns:
                 costs = [cast(cost, clouds.x.dtype) for cost in costs]
-                runs = self._train(clouds, costs, known, losses, penalties, options, checkpoint)
+                runs = self._train(
+                    clouds, costs, known, losses, penalties, options, checkpoint, held_out
+                )
                 scores = np.asarray([_score(run, clouds, epsilon[1], held_out) for run in runs])
                 best = runs[int(np.argmin(scores))]
-                history = best.history
+                history = _in_data_units(best.history, clouds)
                 cost, learned = best.model.cost, best.model.terms[: len(losses)]
             arrays = (*known.arrays(), held_out)
             self._finish(X, clouds, cost, epsilon=epsilon[1], history=history, known=arrays)
@@ -188,6 +192,14 @@ class CostEstimator(TrainedEstimator):
     @abc.abstractmethod
     def _default_losses(self, known: Knowledge) -> list[Term]:
         """The losses that what is known calls for."""
+
+
+def _in_data_units(history: dict[str, np.ndarray], clouds: Clouds) -> dict[str, np.ndarray]:
+    """A history with the error on validation pairs, if there are any, in the units of the data."""
+    if "validation" not in history:
+        return history
+    rest = {name: column for name, column in history.items() if name != "validation"}
+    return rest | {"validation_rmse": history["validation"] * float(clouds.units.scale)}
 
 
 def _score(run: Run, clouds: Clouds, epsilon: float, pairs: NDArray[np.int64] | None) -> float:
@@ -276,8 +288,8 @@ class MongeMap(CostEstimator):
         The losses after training, in the order of `losses`: where one has learned arrays, such as
         the directions of `Directional`, they are here.
     history_ : dict of arrays
-        Per training step: loss, epsilon, solver errors, whether it was applied. Entry k describes
-        the cost after k updates.
+        Per training step: loss, epsilon, solver errors, whether it was applied, and the RMSE on
+        validation pairs where there are any. Entry k describes the cost after k updates.
     diagnostics_ : dict
         Whether and how well the final problem was solved.
     data_sha256_ : str

@@ -111,6 +111,7 @@ class TrainedEstimator(EntropicEstimator):
         penalties: Sequence[Weighted],
         options: TrainingOptions,
         checkpoint: Checkpoint | None = None,
+        held_out: NDArray[np.int64] | None = None,
     ) -> list[Run]:
         """Train each of the costs; without steps they come back as they are."""
         dtype = clouds.x.dtype
@@ -127,7 +128,9 @@ class TrainedEstimator(EntropicEstimator):
         problem = Problem(
             clouds.x, clouds.y, clouds.a, clouds.b,
             pairs=None if known.pairs is None else Pairs.of(
-                known.pairs, jnp.asarray(known.pair_weight, dtype)
+                known.pairs,
+                jnp.asarray(known.pair_weight, dtype),
+                also=None if held_out is None else held_out[:, 0],
             ),
             subsets=None if known.groups is None else Subsets(
                 Subset.of(known.groups[0], clouds.a), Subset.of(known.groups[1], clouds.b)
@@ -140,6 +143,7 @@ class TrainedEstimator(EntropicEstimator):
             max_iter=max_iter,
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,
+            validation=None if held_out is None else _validation(held_out, dtype),
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
         batches = self._batches(problem, seed)
@@ -168,6 +172,13 @@ def _require_memory(problem: Problem, batches: Batches | None) -> None:
         f"A training step between {n} and {m} points needs about",
         "Set a smaller batch_size." if batches is not None else "Set batch_size, such as 512.",
     )
+
+
+def _validation(pairs: NDArray[np.int64], dtype: Any) -> Pairs:
+    """Pairs to choose by, padded to a power of two so that folds of like sizes compile once."""
+    size = 2 ** int(np.ceil(np.log2(len(pairs))))
+    table = np.concatenate([pairs, np.repeat(pairs[:1], size - len(pairs), axis=0)])
+    return Pairs.of(table, jnp.asarray(np.arange(size) < len(pairs), dtype))
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:

@@ -136,6 +136,12 @@ class Knowledge(NamedTuple):
     pair_weight: NDArray[np.float64] | None = None
     groups: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] | None = None
 
+    def trained_on(self) -> NDArray[np.int64] | None:
+        """The pairs that have weight."""
+        if self.pairs is None or self.pair_weight is None:
+            return self.pairs
+        return self.pairs[self.pair_weight > 0]
+
     def arrays(self) -> tuple[NDArray[Any] | None, ...]:
         """Everything as arrays, for a hash of the data."""
         members = [] if self.groups is None else [*self.groups[0], *self.groups[1]]

@@ -23,7 +23,7 @@ class Pairs(eqx.Module):
     Attributes
     ----------
     rows, columns
-        The sources and the targets that occur, each once.
+        The sources and the targets at which the map is needed, each once: those that occur.
     """
 
     source: Int[Array, " k"]
@@ -33,11 +33,17 @@ class Pairs(eqx.Module):
     columns: Int[Array, " c"]
 
     @classmethod
-    def of(cls, pairs: Int[np.ndarray, "k 2"], weight: Float[Array, " k"]) -> Pairs:
-        """Pairs out of a table of row numbers."""
+    def of(
+        cls,
+        pairs: Int[np.ndarray, "k 2"],
+        weight: Float[Array, " k"],
+        *,
+        also: Int[np.ndarray, " l"] | None = None,
+    ) -> Pairs:
+        """Pairs out of a table of row numbers; the map is needed at the sources ``also`` too."""
         source, target = jnp.asarray(pairs[:, 0]), jnp.asarray(pairs[:, 1])
-        rows, columns = (jnp.asarray(np.unique(pairs[:, side])) for side in (0, 1))
-        return cls(source, target, weight, rows, columns)
+        rows = np.unique(pairs[:, 0] if also is None else np.append(pairs[:, 0], also))
+        return cls(source, target, weight, jnp.asarray(rows), jnp.asarray(np.unique(pairs[:, 1])))
 
 
 class Subset(eqx.Module):

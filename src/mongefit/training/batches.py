@@ -71,30 +71,35 @@ class Batches(eqx.Module):
     target: Side
     pairs: Pairs | None
     subsets: Subsets | None
+    validation: Pairs | None
     key: PRNGKeyArray
 
     @classmethod
     def of(cls, problem: Problem, batch_size: int, seed: int) -> Batches:
         """Batches of ``batch_size`` points of each cloud, with all that something is known of."""
-        pairs, subsets = problem.pairs, problem.subsets
+        pairs, subsets, validation = problem.pairs, problem.subsets, problem.validation
         sides = []
         for end, weight in (("source", problem.a), ("target", problem.b)):
-            known = [] if pairs is None else [np.asarray(getattr(pairs, end))]
+            known = [
+                np.asarray(getattr(each, end)) for each in (pairs, validation) if each is not None
+            ]
             if subsets is not None:
                 members: Subset = getattr(subsets, end)
                 known.append(np.asarray(members.rows)[np.asarray(members.weight) > 0])
             rows = np.concatenate([np.zeros(0, int), *known]).astype(int)
             sides.append(Side.of(rows, weight, batch_size))
         source, target = sides
+        if validation is not None:
+            validation = Pairs.of(_place_both(validation, source, target), validation.weight)
         if pairs is not None:
-            table = np.stack([_place(pairs.source, source), _place(pairs.target, target)], axis=1)
-            pairs = Pairs.of(table, pairs.weight)
+            also = None if validation is None else np.asarray(validation.source)
+            pairs = Pairs.of(_place_both(pairs, source, target), pairs.weight, also=also)
         if subsets is not None:
             subsets = Subsets(
                 Subset(jnp.asarray(_place(subsets.source.rows, source)), subsets.source.weight),
                 Subset(jnp.asarray(_place(subsets.target.rows, target)), subsets.target.weight),
             )
-        return cls(source, target, pairs, subsets, jr.key(seed))
+        return cls(source, target, pairs, subsets, validation, jr.key(seed))
 
     def draw(
         self, problem: Problem, step: Int[Array, ""]
@@ -111,8 +116,13 @@ class Batches(eqx.Module):
             b=b,
             pairs=self.pairs,
             subsets=self.subsets,
+            validation=self.validation,
         )
         return part, rows, columns
+
+
+def _place_both(pairs: Pairs, source: Side, target: Side) -> Int[np.ndarray, "k 2"]:
+    return np.stack([_place(pairs.source, source), _place(pairs.target, target)], axis=1)
 
 
 def _place(rows: Int[Array, "*k"], side: Side) -> Int[np.ndarray, "*k"]:

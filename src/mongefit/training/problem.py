@@ -41,6 +41,9 @@ class Problem(eqx.Module):
         Both clouds and their weights, in common units.
     pairs, subsets
         Known pairs and groups, or None.
+    validation
+        Pairs on which the best model of the run is chosen, or None. Their sources are among the
+        rows of ``pairs``.
     weight
         Weights of the losses, followed by those of the penalties.
     n_losses
@@ -70,6 +73,7 @@ class Problem(eqx.Module):
     max_iter: Int[Array, ""] | int = eqx.field(converter=jnp.asarray)
     dual_solver: DualSolver | None = None
     inverse_solver: InverseGradientSolver | None = None
+    validation: Pairs | None = None
     differentiate: Differentiation = eqx.field(static=True, default="implicit")
     pair_dtype: str | None = eqx.field(static=True, default=None)
     optimiser: optax.GradientTransformation = eqx.field(static=True, default=DEFAULT_OPTIMISER)

@@ -82,7 +82,8 @@ class Run(NamedTuple):
     Attributes
     ----------
     model
-        The best good model of the last tenth of the run; the last good one with batches.
+        The best good model of the last tenth of the run; the last good one with batches; the best
+        on validation pairs where there are any.
     objective
         The least objective of the last tenth, or of the last good step before it; with batches the
         mean of the last tenth. Infinite where nothing was good.
@@ -156,6 +157,9 @@ def train(
     infos, last = progress.infos(), int(problem.max_iter)
     given_up = _gave_up(np.asarray(infos.applied), max_failures)
     best = np.reshape(progress.state.best, (len(models), -1))
+    names = [field.name for field in fields(Info)]
+    if problem.validation is None:
+        names.remove("validation")
     runs = []
     for k, model in enumerate(models):
         of_run = _of_run(infos, k)
@@ -163,7 +167,7 @@ def train(
             Run(
                 with_parameters(model, jnp.asarray(best[k])),
                 _final_objective(of_run, last, mean=batches is not None),
-                {field.name: getattr(of_run, field.name) for field in fields(Info)},
+                {name: getattr(of_run, name) for name in names},
                 bool(given_up[k]),
             )
         )

@@ -54,7 +54,10 @@ class State(eqx.Module):
     step
         Number of the next step.
     best, best_objective
-        The best of the good parameters in the last tenth of the run, where epsilon is near its end.
+        The best of the good parameters in the last tenth of the run, where epsilon is near its end;
+        with validation pairs the best on these, of the whole run.
+    score
+        The error on validation pairs; with batches its running mean.
     failures
         Steps in a row that were not applied.
     epsilon_floor
@@ -68,6 +71,7 @@ class State(eqx.Module):
     warm: WarmStart
     best: Float[Array, " p"]
     best_objective: Float[Array, ""]
+    score: Float[Array, ""]
     step: Int[Array, ""]
     failures: Int[Array, ""]
     epsilon_floor: Float[Array, ""]
@@ -79,7 +83,10 @@ class State(eqx.Module):
 
 
 class Info(eqx.Module):
-    """What a person wants to see of a step."""
+    """What a person wants to see of a step.
+
+    The root mean square error on validation pairs is in common units, and NaN without any.
+    """
 
     step: Int[Array, ""]
     loss: Float[Array, ""]
@@ -91,6 +98,7 @@ class Info(eqx.Module):
     inverse_residual: Float[Array, ""]
     inverse_iterations: Int[Array, ""]
     gradient_norm: Float[Array, ""]
+    validation: Float[Array, ""]
     applied: Bool[Array, ""]
 
 
@@ -135,10 +143,13 @@ def needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | A
         else:
             # A term of the library that is no MapLoss needs no map; a function may need it all.
             reaches.add("nothing" if isinstance(term, Term) else "all")
+    if forward and problem.validation is not None:
+        reaches.add("pairs")
     if "all" in reaches:
         return np.arange(len(problem.x if forward else problem.y))
-    if "pairs" in reaches and problem.pairs is not None:
-        return problem.pairs.rows if forward else problem.pairs.columns
+    pairs = problem.validation if problem.pairs is None else problem.pairs
+    if "pairs" in reaches and pairs is not None:
+        return pairs.rows if forward else pairs.columns
     return np.arange(0)
 
 
@@ -175,6 +186,7 @@ def initial_state(problem: Problem, model: Model, batches: Batches | None = None
         ),
         best=parameters,
         best_objective=jnp.asarray(jnp.inf, dtype),
+        score=jnp.asarray(jnp.nan, dtype),
         step=jnp.asarray(0),
         failures=jnp.asarray(0),
         epsilon_floor=jnp.zeros((), dtype),

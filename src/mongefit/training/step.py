@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mongefit.conjugate import InverseGradient, inverse_gradient
 from mongefit.costs import pairwise_value_and_gradient
 from mongefit.duals import DualSolution, plan, soft_minimum, solve_dual
-from mongefit.losses import Context
+from mongefit.losses import Context, Pairs
 from mongefit.maps import conditional_mean, conditional_weights, relative_eps
 from mongefit.sparse import gradients, pairwise
 from mongefit.training.batches import Batches
@@ -34,6 +34,7 @@ class _Solves(eqx.Module):
     dual: DualSolution
     inverse_residual: Float[Array, ""]
     inverse_iterations: Int[Array, ""]
+    validation: Float[Array, ""]
     ok: Bool[Array, ""]
 
 
@@ -91,9 +92,18 @@ def evaluate(
         dual=dual,
         inverse_residual=jnp.max(found.residual, initial=0.0),
         inverse_iterations=found.iterations,
+        validation=_miss(context, problem.validation),
         ok=dual.converged & jnp.all(found.converged),
     )
     return context, solves
+
+
+def _miss(context: Context, pairs: Pairs | None) -> Float[Array, ""]:
+    """Root mean square distance of the mapped sources of pairs from their targets."""
+    if pairs is None:
+        return jnp.asarray(jnp.nan, context.x.dtype)
+    square = jnp.sum((context.forward[pairs.source] - context.y[pairs.target]) ** 2, axis=1)
+    return jnp.sqrt(pairs.weight @ square / jnp.sum(pairs.weight))
 
 
 def _complete(C, a, b, eps, g):
@@ -171,8 +181,15 @@ def step(problem: Problem, state: State, batches: Batches | None = None) -> tupl
     # Before the last tenth every good model counts as the best so far. With batches it does to the
     # end: the least of many objectives on different points would be that of a lucky draw.
     early = (progress < 0.9) if batches is None else jnp.asarray(True)
-    better = ok & (early | (total < state.best_objective))
-    best_objective = jnp.where(early, jnp.inf, total)
+    score = solves.validation
+    if problem.validation is not None:
+        if batches is not None:
+            known = jnp.isfinite(state.score)
+            score = jnp.where(known, 0.9 * state.score + 0.1 * score, score)
+        better, best_objective = ok & (score < state.best_objective), score
+    else:
+        better = ok & (early | (total < state.best_objective))
+        best_objective = jnp.where(early, jnp.inf, total)
     relaxed = jnp.where(ok, 0.95 * state.epsilon_floor, 1.25 * epsilon)
     new_state = State(
         start=state.start,
@@ -182,6 +199,7 @@ def step(problem: Problem, state: State, batches: Batches | None = None) -> tupl
         warm=_select(ok, kept, state.warm),
         best=jnp.where(better, at, state.best),
         best_objective=jnp.where(better, best_objective, state.best_objective),
+        score=jnp.where(ok, score, state.score),
         step=state.step + 1,
         failures=jnp.where(ok, 0, state.failures + 1),
         epsilon_floor=relaxed.astype(state.epsilon_floor.dtype),
@@ -197,6 +215,7 @@ def step(problem: Problem, state: State, batches: Batches | None = None) -> tupl
         inverse_residual=solves.inverse_residual,
         inverse_iterations=solves.inverse_iterations,
         gradient_norm=norm,
+        validation=solves.validation,
         applied=ok,
     )
     return new_state, info
