@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mongefit import datasets as datasets
     from mongefit import losses as losses
     from mongefit import metrics as metrics
+    from mongefit import model_selection as model_selection
     from mongefit import penalties as penalties
     from mongefit import plotting as plotting
     from mongefit import single_cell as single_cell
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mongefit.duals import NewtonDual as NewtonDual
     from mongefit.duals import SinkhornDual as SinkhornDual
     from mongefit.duals import solve_dual as solve_dual
+    from mongefit.ensembles import EnsembleMap as EnsembleMap
     from mongefit.estimator import MongeMap as MongeMap
     from mongefit.maps import EntropicMap as EntropicMap
     from mongefit.maps import build_map as build_map
@@ -41,6 +43,7 @@ _HOMES = {
     "datasets": None,
     "losses": None,
     "metrics": None,
+    "model_selection": None,
     "penalties": None,
     "plotting": None,
     "single_cell": None,
@@ -57,6 +60,7 @@ _HOMES = {
     "NewtonDual": "duals",
     "SinkhornDual": "duals",
     "solve_dual": "duals",
+    "EnsembleMap": "ensembles",
     "MongeMap": "estimator",
     "EntropicMap": "maps",
     "build_map": "maps",

@@ -66,3 +66,13 @@ class TrainingBar:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
+
+
+def progress_bar(total: int, verbose: int) -> tqdm:
+    """A bar on stderr, where one is asked for."""
+    return tqdm(
+        total=total,
+        disable=None if verbose else True,
+        dynamic_ncols=True,
+        bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {remaining} left",
+    )

@@ -1,0 +1,196 @@
+"""Maps of resampled clones: how sure a prediction is, and where no known pair bears on it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import KDTree
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import clone as unfitted
+from sklearn.utils.validation import check_is_fitted
+
+from mongefit.errors import DataError, OptionError
+from mongefit.estimator import MongeMap
+from mongefit.model_selection.folds import Known, Thinned, check_max_points
+from mongefit.progress import progress_bar
+from mongefit.validation import check_count, check_points, check_seed
+
+_REACH = 0.95
+
+
+class EnsembleMap(TransformerMixin, BaseEstimator):
+    """Several maps, each trained on clones drawn with replacement and on other points.
+
+    Their mean is the prediction and their spread says how much it depends on which clones happened
+    to be known. It omits the noise between sisters, which no map can predict; `radius` does not: it
+    is calibrated on the clones that a member was not trained on.
+
+    Parameters
+    ----------
+    estimator : MongeMap, default=None
+        The map to train; by default the first of `mongefit.model_selection.default_candidates`
+        with 30 steps. Give it the ``max_iter`` that `mongefit.model_selection.select` found.
+    n_members : int, default=10
+        Number of maps.
+    max_points : int or None, default=512
+        Points of each cloud that a member sees: all in pairs, and others drawn for it.
+    random_state : int, RandomState or None, default=0
+        Seed of the draws and of the members.
+    verbose : int, default=0
+        With 1, a progress bar on stderr.
+
+    Attributes
+    ----------
+    members_ : list of MongeMap
+        The fitted maps.
+    counts_ : array [n_members, n_clones]
+        How often each clone was drawn for each member.
+    scores_ : array
+        For every clone that some member was not trained on, the largest distance of its targets
+        from the mean of these members' predictions.
+    """
+
+    def __init__(
+        self,
+        estimator: MongeMap | None = None,
+        *,
+        n_members: int = 10,
+        max_points: int | None = 512,
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: int = 0,
+    ):
+        self.estimator = estimator
+        self.n_members = n_members
+        self.max_points = max_points
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        pairs: ArrayLike,
+        pair_weight: ArrayLike | None = None,
+        clones: ArrayLike | None = None,
+    ) -> Self:
+        """Train the members.
+
+        Parameters
+        ----------
+        X, Y
+            Source and target points, [n, d] and [m, d].
+        pairs, pair_weight
+            Known pairs, integers [k, 2], and how much each counts.
+        clones
+            A label for each pair; pairs with the same one are drawn together. By default pairs that
+            share a point are.
+        """
+        if not isinstance(self.estimator, MongeMap | None):
+            raise OptionError(f"estimator must be a MongeMap, got {self.estimator!r}.")
+        n_members = check_count(self.n_members, "n_members", minimum=2)
+        size, seed = check_max_points(self.max_points), check_seed(self.random_state)
+        known = Known.of(X, Y, pairs, pair_weight, clones)
+        each = np.full(known.n_clones, 1 / known.n_clones)
+        counts = np.random.default_rng(seed).multinomial(known.n_clones, each, size=n_members)
+        members = []
+        with progress_bar(n_members, self.verbose) as bar:
+            for k, drawn in enumerate(counts):
+                members.append(self._member(known, drawn, size, seed + k))
+                bar.update()
+        sources = known.x[known.pairs[:, 0]]
+        self.scores_ = _scores(known, counts, np.stack([m.transform(sources) for m in members]))
+        self.members_: list[MongeMap] = members
+        self.counts_ = counts
+        self.n_features_in_ = known.x.shape[1]
+        self._anchors = KDTree(sources)
+        self._reach = _usual_distance(sources, known.clone)
+        return self
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The mean of the members' predictions for every row of X."""
+        return np.asarray(self._predictions(X).mean(axis=0))
+
+    def spread(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Root mean square distance of the members' predictions from their mean, for every row."""
+        predicted = self._predictions(X)
+        away = np.sum((predicted - predicted.mean(axis=0)) ** 2, axis=2)
+        return np.asarray(np.sqrt(away.mean(axis=0)))
+
+    def radius(self, level: float = 0.8) -> float:
+        """How far from the prediction all targets of a new clone lie, with this probability.
+
+        The quantile of `scores_` of split conformal prediction, one score a clone: it holds on
+        average over clones like those known, and for no single cell.
+        """
+        check_is_fitted(self)
+        if not 0 < level < 1:
+            raise OptionError(f"level must be between 0 and 1, got {level!r}.")
+        size = len(self.scores_)
+        rank = int(np.ceil((size + 1) * level))
+        if rank > size:
+            raise DataError(
+                f"{size} clones are too few for a radius at level {level:g}; the largest level is "
+                f"{size / (size + 1):.3g}."
+            )
+        return float(np.sort(self.scores_)[rank - 1])
+
+    def informed(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Which rows of X have a known source near by.
+
+        Near is what 95 % of the known sources have to the nearest one of another clone. Elsewhere
+        the prediction rests on what was learned of other cells, and `radius` says nothing.
+        """
+        check_is_fitted(self)
+        distance, _ = self._anchors.query(check_points(X, "X"))
+        return np.asarray(distance <= self._reach)
+
+    def _predictions(self, X: ArrayLike) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        return np.stack([member.transform(X) for member in self.members_])
+
+    def _member(
+        self, known: Known, drawn: NDArray[np.int64], size: int | None, seed: int
+    ) -> MongeMap:
+        part = Thinned.of(known, size, seed)
+        model = default_member() if self.estimator is None else unfitted(self.estimator)
+        model.set_params(many_to_many=True, batch_size=None, verbose=0, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
+            return model.fit(
+                part.x, part.y, pairs=part.pairs, pair_weight=known.weight * drawn[known.clone],
+                source_weight=part.a, target_weight=part.b,
+            )  # fmt: skip
+
+
+def default_member() -> MongeMap:
+    """What an ensemble is made of where nothing else is asked for."""
+    from mongefit.model_selection import default_candidates
+
+    return next(iter(default_candidates().values())).set_params(max_iter=30)
+
+
+def _scores(
+    known: Known, counts: NDArray[np.int64], predicted: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The farthest target of every clone, by members that did not see it; members × pairs × d."""
+    unseen = counts[:, known.clone] == 0
+    held_out = np.any(unseen, axis=0)
+    weight = unseen[:, held_out] / unseen[:, held_out].sum(axis=0)
+    mean = np.einsum("mk,mkd->kd", weight, predicted[:, held_out])
+    distance = np.linalg.norm(mean - known.truth[held_out], axis=1)
+    clone = known.clone[held_out]
+    return np.array([distance[clone == each].max() for each in np.unique(clone)])
+
+
+def _usual_distance(sources: NDArray[np.float64], clone: NDArray[np.int64]) -> float:
+    """How far the nearest source of another clone is, for most sources."""
+    nearest = [
+        np.linalg.norm(sources[clone != own] - point, axis=1).min()
+        for point, own in zip(sources, clone, strict=True)
+    ]
+    return float(np.quantile(nearest, _REACH))
