@@ -86,6 +86,7 @@ DIFFEOS = {
 
 LOSSES = {
     "paired": lambda dim: Paired(),
+    "paired, robust": lambda dim: Paired(huber=1.2),
     "groups": lambda dim: Groups(),
     "low rank": lambda dim: LowRank(1),
     "directional": lambda dim: Directional(2, directions=jr.normal(jr.key(3), (2, dim))),

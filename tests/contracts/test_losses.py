@@ -174,6 +174,63 @@ def test_paired_is_the_weighted_mean_square():
     np.testing.assert_allclose(Paired(direction="forward")(seen), expected, rtol=1e-12)
 
 
+def robust_and_scale(residual, weight, huber):
+    """The robust loss by its definition, a minimum over σ on a fine grid, and the best σ."""
+    sigma = np.geomspace(1e-3, 1e2, 200_001)[:, None]
+    t = residual / sigma
+    bent = np.where(t <= huber, t**2, 2 * huber * t - huber**2)
+    values = 0.5 * np.sum(weight / np.sum(weight) * sigma * (1 + bent), axis=1)
+    return np.min(values) ** 2, sigma[np.argmin(values), 0]
+
+
+def missing_by(residual):
+    """The context with source 0, 3 and 4 sent past their targets by given distances."""
+    seen = context()
+    past = seen.y[jnp.asarray([1, 2, 7])] + jnp.asarray(residual)[:, None] * jnp.eye(DIM)
+    return eqx.tree_at(lambda c: c.forward, seen, seen.forward.at[jnp.asarray([0, 3, 4])].set(past))
+
+
+@pytest.mark.parametrize("huber", [1.05, 1.5, 2.5])
+@pytest.mark.parametrize("residual", [(1.0, 1.1, 0.9), (0.5, 0.8, 30.0), (20.0, 0.1, 30.0)])
+def test_robust_pairs_minimise_over_the_scale(residual, huber):
+    weight = np.array([1.0, 2.0, 0.5])
+    loss = Paired(direction="forward", huber=huber)
+    expected, sigma = robust_and_scale(np.array(residual), weight, huber)
+    np.testing.assert_allclose(call(loss, missing_by(residual)), expected, rtol=1e-7)
+    # σ is the root mean square of residuals that are cut at Mσ.
+    cut = np.minimum(np.square(residual), (huber * sigma) ** 2)
+    np.testing.assert_allclose(np.average(cut, weights=weight), sigma**2, rtol=1e-3)
+    scaled = missing_by(7 * np.array(residual))
+    np.testing.assert_allclose(call(loss, scaled), 49 * expected, rtol=1e-7)
+
+
+def test_robust_pairs_are_plain_where_none_stands_out_and_bounded_where_one_does():
+    plain, robust = Paired(direction="forward"), Paired(direction="forward", huber=2.0)
+    alike = missing_by((1.0, 1.1, 0.9))
+    np.testing.assert_allclose(call(robust, alike), call(plain, alike), rtol=1e-14)
+    # One of three, with a seventh of the weight: the unit stays that of the others.
+    values = [call(robust, missing_by((0.5, 0.8, far))) for far in (1e3, 1e6)]
+    ratio = np.sqrt(values[1] / values[0])
+    np.testing.assert_allclose(ratio, 1e3, rtol=1e-2)  # the square root is linear in the miss
+    pulls = [
+        measure((robust, missing_by((0.5, 0.8, far))))[1][1].forward[4, 2] / np.sqrt(value)
+        for far, value in zip((1e3, 1e6), values, strict=True)
+    ]
+    np.testing.assert_allclose(pulls, 2 * 2.0 / 7, rtol=1e-12)
+
+
+def test_robust_pairs_do_not_hide_a_failed_map():
+    seen = context()
+    lost = eqx.tree_at(lambda c: c.forward, seen, seen.forward.at[3].set(jnp.nan))
+    assert np.isnan(call(Paired(direction="forward", huber=1.5), lost))
+
+
+@pytest.mark.parametrize("huber", [1.0, 0.5, -2.0, np.inf, np.nan])
+def test_robust_pairs_refuse_a_threshold_below_the_mean(huber):
+    with pytest.raises(OptionError, match="huber > 1"):
+        Paired(huber=huber)
+
+
 def test_low_rank_is_the_energy_of_the_trailing_singular_values():
     seen = context()
     scaled = np.sqrt(seen.a)[:, None] * np.asarray(seen.forward - seen.x)
