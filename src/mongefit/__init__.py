@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from mongefit import baselines as baselines
     from mongefit import datasets as datasets
+    from mongefit import explain as explain
     from mongefit import losses as losses
     from mongefit import metrics as metrics
     from mongefit import model_selection as model_selection
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "baselines": None,
     "datasets": None,
+    "explain": None,
     "losses": None,
     "metrics": None,
     "model_selection": None,
