@@ -12,9 +12,13 @@ from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 
+from mongefit import Mahalanobis, MongeMap
 from mongefit.datasets import t_shape
+from mongefit.explain import explain_cost
 from mongefit.plotting import (
     plot_convex,
+    plot_curvature,
+    plot_directions,
     plot_displacements,
     plot_history,
     plot_map,
@@ -327,6 +331,41 @@ class TestHistory:
     def test_unequal_columns(self):
         with pytest.raises(ValueError, match=r"step has the shape \(20,\), loss \(3,\)"):
             plot_history(history(loss=np.ones(3)))
+
+
+@pytest.fixture(scope="module")
+def explanation():
+    """That of a cost which makes the second of two features dear."""
+    model = MongeMap(Mahalanobis(np.diag([1.0, 4.0])), epsilon=0.1)
+    return explain_cost(model.fit(*t_shape(8)))
+
+
+class TestExplanation:
+    def test_curvature(self, explanation, tmp_path):
+        ax = plot_curvature(explanation, title="T-shape")
+        assert legend(ax) == {"curvature", "squared Euclidean", "share of motion"}
+        assert ax.get_title() == "T-shape"
+        heights = [bar.get_height() for bar in ax.patches]
+        np.testing.assert_allclose(heights, [1.6, 0.4], rtol=1e-12)
+        (twin,) = [other for other in ax.figure.axes if other is not ax]
+        np.testing.assert_array_equal(
+            labelled(twin, "share of motion").get_ydata(), explanation.motion
+        )
+        save_figure(ax, tmp_path / "p.png")
+        assert is_png(tmp_path / "p.png")
+
+    def test_directions(self, explanation, tmp_path):
+        ax = plot_directions(explanation)
+        np.testing.assert_array_equal(ax.images[0].get_array(), explanation.directions)
+        assert [text.get_text() for text in ax.get_yticklabels()] == ["1 (1.6)", "2 (0.4)"]
+        assert [text.get_text() for text in ax.get_xticklabels()] == ["x1", "x2"]
+        save_figure(ax, tmp_path / "p.png")
+        assert is_png(tmp_path / "p.png")
+
+    def test_given_axes(self, explanation):
+        for draw in (plot_curvature, plot_directions):
+            ax = Figure().subplots()
+            assert draw(explanation, ax=ax) is ax
 
 
 class TestSave:

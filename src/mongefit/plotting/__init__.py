@@ -1,4 +1,4 @@
-"""Pictures of maps, of convex functions and of training, in colours that everybody can tell apart.
+"""Pictures of maps, of costs and of training, in colours that everybody can tell apart.
 
 Every function draws on the Axes it is given, or on a Figure of its own, and returns the Axes;
 pyplot and its state are never touched.
@@ -6,6 +6,8 @@ pyplot and its state are never touched.
 
 from mongefit.plotting.convex import plot_convex as plot_convex
 from mongefit.plotting.displacements import plot_displacements as plot_displacements
+from mongefit.plotting.explanations import plot_curvature as plot_curvature
+from mongefit.plotting.explanations import plot_directions as plot_directions
 from mongefit.plotting.figures import save_figure as save_figure
 from mongefit.plotting.history import plot_history as plot_history
 from mongefit.plotting.maps import plot_map as plot_map

@@ -15,6 +15,7 @@ from mongefit.files import StrPath, atomic_write
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.container import Container
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, apart from the grey.
@@ -90,7 +91,7 @@ def finish(ax: Axes, title: str | None) -> None:
         legend_below(ax, handles)
 
 
-def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
+def legend_below(ax: Axes, handles: Sequence[Artist | Container]) -> None:
     """Add a legend below the axis label, where it covers no data."""
     from matplotlib.collections import PathCollection
     from matplotlib.transforms import ScaledTranslation
