@@ -20,7 +20,15 @@ import mongefit
 from mongefit import MongeMap, estimator, single_cell, storage
 from mongefit.cli import cli
 from mongefit.errors import DataError, MissingPackageError, ModelFileError, OptionError
-from mongefit.single_cell import fit, load, plot_transport, pull_back_genes, transport
+from mongefit.explain import explain_cost
+from mongefit.single_cell import (
+    cost_genes,
+    fit,
+    load,
+    plot_transport,
+    pull_back_genes,
+    transport,
+)
 from mongefit.single_cell.selection import select
 from mongefit.single_cell.times import Times
 
@@ -581,6 +589,31 @@ def arrows(ax):
     return found.XY, found.XY + np.stack([found.U, found.V], axis=1)
 
 
+class TestCostGenes:
+    def test_directions_of_the_cost_as_genes(self):
+        """With one dear component the genes of the first direction are those of its loadings."""
+        adata = cells()
+        dear = fit(adata, **KEYS, model=MongeMap(mongefit.Mahalanobis(np.diag([1.0, 9.0, 4.0]))))
+        found = cost_genes(dear, adata, n_top=4)
+        assert found["direction"].tolist() == np.repeat([1, 2, 3], 4).tolist()
+        np.testing.assert_allclose(found["curvature"][::4], [27 / 14, 12 / 14, 3 / 14])
+        for direction, component in ((1, 1), (2, 2), (3, 0)):
+            part = found[found["direction"] == direction]
+            loadings = pandas.Series(adata.varm["PCs"][:, component], index=adata.var_names)
+            expected = loadings.reindex(loadings.abs().sort_values(ascending=False).index)[:4]
+            assert part["gene"].tolist() == list(expected.index)
+            np.testing.assert_allclose(part["change"].abs(), expected.abs(), rtol=1e-6)
+
+    def test_chosen_cells(self, model):
+        adata = cells()
+        some = explain_cost(model.model, adata.obsm["X_pca"][:3])
+        found = cost_genes(model, adata, some, n_top=1)
+        expected = np.abs(adata.varm["PCs"] @ some.directions.T).max(axis=0)
+        np.testing.assert_allclose(found["change"].abs(), expected)
+        with pytest.raises(OptionError, match="n_top"):
+            cost_genes(model, adata, n_top=0)
+
+
 class TestPicture:
     def test_in_the_representation(self, model):
         adata = cells()
@@ -669,6 +702,7 @@ def test_the_page_runs(tmp_path, monkeypatch):
     Path("page.py").write_text("".join(page_blocks("python")), encoding="utf-8")
     names = runpy.run_path("page.py", run_name="__main__")
     assert names["genes"].shape == (10, 2)
+    assert names["top"].shape == (100, 4)
     assert "X_mongefit" in names["adata"].obsm
     for line in page_blocks("console")[0].splitlines():
         outcome = CliRunner().invoke(cli, line.replace(" --pca 10", " --pca 3").split()[1:])

@@ -1,4 +1,4 @@
-"""Displacements in components as changes of genes."""
+"""Displacements in components, and directions of the cost, as changes of genes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mongefit.errors import DataError
+from mongefit.explain import CostExplanation, explain_cost
 from mongefit.single_cell.columns import check_adata, listed
 from mongefit.single_cell.mapping import SingleCellMap, check_model
 from mongefit.single_cell.representation import DEFAULT
@@ -67,6 +68,50 @@ def pull_back_genes(
     return pd.DataFrame(
         changes[order], index=pd.Index([genes[gene] for gene in order], name="gene"), columns=names
     )
+
+
+def cost_genes(
+    model: SingleCellMap,
+    adata: AnnData,
+    explanation: CostExplanation | None = None,
+    *,
+    n_top: int = 10,
+) -> DataFrame:
+    """The genes with most part in each direction of the cost, cheap or dear.
+
+    Parameters
+    ----------
+    model
+        What `fit` or `load` gave.
+    adata
+        The cells, for the names of genes and the loadings.
+    explanation
+        What `mongefit.explain.explain_cost` gave for ``model.model``, at the cells of your choice;
+        by default at all cells of the source.
+    n_top
+        How many genes for each direction.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``direction`` (1 is the dearest), ``curvature``, ``gene``, and ``change``, that of
+        the gene over a move of length 1 along the direction; the largest changes first.
+    """
+    import pandas as pd
+
+    check_model(model)
+    check_count(n_top, "n_top", minimum=1)
+    found = explain_cost(model.model) if explanation is None else explanation
+    changes = pull_back_genes(model, adata, found.directions)
+    parts = []
+    for k, curvature in enumerate(found.curvature):
+        top = changes[k].iloc[np.argsort(-np.abs(changes[k]), kind="stable")[:n_top]]
+        parts.append(
+            pd.DataFrame(
+                {"direction": k + 1, "curvature": curvature, "gene": top.index, "change": top}
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
 
 
 def _loadings(model: SingleCellMap, adata: AnnData) -> tuple[Sequence[str], NDArray[np.float64]]:
