@@ -440,6 +440,14 @@ class TestInfo:
         assert found["data_sha256"] == model.data_sha256_
         assert found["options"]["epsilon"] == [0.05, 0.002]
 
+    def test_cost(self, model):
+        out = run("info", model, "--cost").stdout
+        assert "Curvature: 100.0% squared Euclidean" in out
+        found = json.loads(run("info", model, "--cost", "--json").stdout)["learned_cost"]
+        assert found["euclidean"] == pytest.approx(1)
+        assert [way["curvature"] for way in found["directions"]] == pytest.approx([1, 1])
+        assert np.shape([way["parts"] for way in found["directions"]]) == (2, 2)
+
 
 class TestFailures:
     """Every failure has its exit code and a message that helps, and leaves nothing behind."""

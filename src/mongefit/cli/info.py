@@ -11,8 +11,9 @@ from mongefit.cli.console import Console, command, count
 
 @click.command()
 @click.argument("model")
+@click.option("--cost", is_flag=True, help="Say which moves its cost makes cheap and dear.")
 @command
-def info(console: Console, model: str) -> None:
+def info(console: Console, model: str, cost: bool) -> None:
     """Say what a MODEL file holds."""
     from safetensors import safe_open
 
@@ -31,7 +32,25 @@ def info(console: Console, model: str) -> None:
     console.say(model)
     for name, text in lines.items():
         console.item(name, text)
-    console.result({"model": model, "final_loss": final_loss, **header})
+    learned = _explain(console, model) if cost else {}
+    console.result({"model": model, "final_loss": final_loss, **header, **learned})
+
+
+def _explain(console: Console, model: str) -> dict[str, Any]:
+    from mongefit.explain import explain_cost
+    from mongefit.storage import load
+
+    found = explain_cost(load(model))
+    console.say(f"\n{found}")
+    shares = {name: getattr(found, name) for name in ("euclidean", "anisotropy", "variation")}
+    directions = [
+        {"curvature": value, "motion": share, "asymmetry": contrast, "parts": parts.tolist()}
+        for value, share, contrast, parts in zip(
+            found.curvature, found.motion, found.asymmetry, found.directions, strict=True
+        )
+    ]
+    learned = {"mean_asymmetry": found.mean_asymmetry, "directions": directions}
+    return {"learned_cost": shares | learned}
 
 
 def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str]:
