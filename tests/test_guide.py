@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mongefit import MongeMap, estimator, plotting
+from tests.test_datasets_live_seq import sample_rows, write_table
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted((DOCS / "guide").glob("*.md"))
@@ -77,6 +78,10 @@ def test_examples_run_without_training(example, tmp_path, monkeypatch, capsys):
         assert Path(path) == DOCS / "pictures" / f"{example.stem}.png"
         save(figure, tmp_path / Path(path).name, **options)
 
+    samples = tmp_path / "mongefit" / "live-seq" / "meta.final.csv"
+    samples.parent.mkdir(parents=True)
+    write_table(samples, sample_rows())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(estimator, "build_cost", small_cost)
     monkeypatch.setattr(MongeMap, "_train", no_steps)
     monkeypatch.setattr(plotting, "save_figure", save_elsewhere)
