@@ -120,6 +120,14 @@ class TestLosses:
         assert again.dual == SinkhornDual()
         assert again.transform(X).tobytes() == found.transform(X).tobytes()
 
+    def test_robust_pairs_are_trained_and_saved(self, tmp_path):
+        found = MongeMap(**SMALL, losses=[2 * Paired(huber=1.5)]).fit(X, Y, pairs=PAIRS)
+        assert found.history_["loss"][-1] < found.history_["loss"][0]
+        found.save(tmp_path / "model.mongefit")
+        again = mongefit.load(tmp_path / "model.mongefit")
+        assert again.losses[0].term == Paired(huber=1.5)
+        assert again.losses_ == (Paired(huber=1.5),)
+
     def test_directions_start_where_points_move(self):
         ways = np.array([[0.6, 0.8, 0.0], [0.0, -1.0, 0.0]])
         moves = np.arange(1, N + 1)[:, None] * ways[np.arange(N) % 2]
