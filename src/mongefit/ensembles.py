@@ -114,6 +114,11 @@ class EnsembleMap(TransformerMixin, BaseEstimator):
         """The mean of the members' predictions for every row of X."""
         return np.asarray(self._predictions(X).mean(axis=0))
 
+    def inverse_transform(self, Y: ArrayLike) -> NDArray[np.float64]:
+        """The mean of the members' ways back for every row of Y."""
+        check_is_fitted(self)
+        return np.asarray(np.mean([member.inverse_transform(Y) for member in self.members_], 0))
+
     def spread(self, X: ArrayLike) -> NDArray[np.float64]:
         """Root mean square distance of the members' predictions from their mean, for every row."""
         predicted = self._predictions(X)

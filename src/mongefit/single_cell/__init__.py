@@ -1,5 +1,7 @@
 """AnnData in, maps between the cells of two times out; install it with ``mongefit[anndata]``."""
 
+from mongefit.single_cell.choosing import cross_validate as cross_validate
+from mongefit.single_cell.choosing import select as select
 from mongefit.single_cell.genes import cost_genes as cost_genes
 from mongefit.single_cell.genes import pull_back_genes as pull_back_genes
 from mongefit.single_cell.mapping import SingleCellMap as SingleCellMap

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone as unfitted
 
 import mongefit
 from mongefit._versions import recorded_versions
+from mongefit.ensembles import EnsembleMap
 from mongefit.errors import DataError, ModelFileError, OptionError
 from mongefit.estimator import MongeMap
+from mongefit.model_selection import default_candidates
+from mongefit.model_selection import select as choose
 from mongefit.single_cell.columns import check_adata
 from mongefit.single_cell.representation import Components, Representation
 from mongefit.single_cell.selection import Selection, select
@@ -35,22 +39,28 @@ class SingleCellMap:
     Attributes
     ----------
     model
-        The fitted estimator: its clouds are the cells of both times in the representation.
+        The fitted estimator: its clouds are the cells of both times in the representation. Or an
+        ensemble of such.
     times
         Column of obs and its values for source and target.
     representation
         Array of obsm, X, or components of X with their mean and loadings.
     """
 
-    model: MongeMap
+    model: MongeMap | EnsembleMap
     times: Times
     representation: Representation
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write all of it to one file; `mongefit.single_cell.load` reads it.
 
-        `mongefit.load` reads the estimator alone.
+        `mongefit.load` reads the estimator alone. Ensembles cannot be written.
         """
+        if isinstance(self.model, EnsembleMap):
+            raise OptionError(
+                "An ensemble cannot be written to a file. Its members can, one by one: "
+                "model.members_[0].save(…)."
+            )
         save(self.model, path, overwrite=overwrite, single_cell=_describe(self))
 
     def coordinates(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -77,7 +87,7 @@ def fit(
     pair_key: str | None = None,
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     groups_key: str | None = None,
-    model: MongeMap | None = None,
+    model: MongeMap | EnsembleMap | None = None,
 ) -> SingleCellMap:
     """Learn a map from the cells of one time to those of another; ``adata`` is left alone.
 
@@ -105,8 +115,10 @@ def fit(
     groups_key
         Column of obs with labels: cells should land among those of the same label.
     model
-        What to fit: an estimator with options, which is itself not changed. By default
-        ``MongeMap(epsilon=0.05)`` in batches of at least 512 cells.
+        What to fit: an estimator with options, which is itself not changed; an `EnsembleMap` tells
+        how sure it is. By default, from ten clones on, the first of
+        `mongefit.model_selection.default_candidates`, stopped where held-out clones are predicted
+        best; else ``MongeMap(epsilon=0.05)``. In batches of at least 512 cells.
 
     Returns
     -------
@@ -118,8 +130,10 @@ def fit(
     In ``pair_key`` and ``groups_key`` the missing values of pandas, −1 and words such as "unknown"
     mark cells of which nothing is known.
     """
-    if not isinstance(model, MongeMap | None):
-        raise OptionError(f"model must be a MongeMap, got {type(model).__name__}.")
+    if not isinstance(model, MongeMap | EnsembleMap | None):
+        raise OptionError(
+            f"model must be a MongeMap or an EnsembleMap, got {type(model).__name__}."
+        )
     selection = select(
         adata,
         times=Times.of(time_key, source, target),
@@ -129,8 +143,17 @@ def fit(
         pair_key=pair_key,
         pairs=pairs,
         groups_key=groups_key,
-        many_to_many=model is not None and model.many_to_many,
+        many_to_many=isinstance(model, EnsembleMap) or (model is not None and model.many_to_many),
     )
+    if isinstance(model, EnsembleMap):
+        if selection.groups is not None or selection.known is None:
+            raise DataError("An ensemble resamples clones: give pair_key or pairs, and no groups.")
+        members = unfitted(model).fit(selection.x, selection.y, **selection.known_pairs())
+        return SingleCellMap(members, selection.times, selection.representation)
+    if model is None and selection.can_stop_early:
+        name, candidate = next(iter(default_candidates().items()))
+        stopped = choose({name: candidate}, selection.x, selection.y, **selection.known_pairs())
+        return with_origin(stopped.model, selection)
     options = selection.suited_options() if model is None else model.get_params(deep=False)
     if selection.has_clones:
         options["many_to_many"] = True
@@ -167,7 +190,10 @@ def transport(
     - ``obsm["X_<key_added>"]``, the predicted states in the representation of the model; NaN for
       cells of other times,
     - ``obs["<key_added>_displacement"]``, how far each cell moves there,
-    - ``uns["<key_added>"]``, options, versions and training history.
+    - ``uns["<key_added>"]``, options, versions and training history,
+    - of an ensemble also ``obs["<key_added>_spread"]``, how far its members differ, and
+      ``obs["<key_added>_informed"]``, whether a known source is near by, for the source; and in uns
+      ``radius_80``, within which 80 % of new clones lie.
 
     Parameters
     ----------
@@ -203,6 +229,8 @@ def transport(
         adata = adata.to_memory() if adata.isbacked else adata.copy()
     adata.obsm[f"X_{key_added}"] = states
     adata.obs[f"{key_added}_displacement"] = length
+    if isinstance(model.model, EnsembleMap) and not inverse:
+        _write_reach(adata, model.model, rows, points, key_added)
     adata.uns[key_added] = _record(model, inverse=inverse)
     return adata if copy else None
 
@@ -239,11 +267,27 @@ def check_model(model: Any) -> None:
         )
 
 
+def _write_reach(
+    adata: AnnData,
+    ensemble: EnsembleMap,
+    rows: NDArray[np.int64],
+    points: NDArray[np.float64],
+    key_added: str,
+) -> None:
+    spread = np.full(adata.n_obs, np.nan)
+    spread[rows] = ensemble.spread(points)
+    adata.obs[f"{key_added}_spread"] = spread
+    informed = np.zeros(adata.n_obs, bool)
+    informed[rows] = ensemble.informed(points)
+    adata.obs[f"{key_added}_informed"] = informed
+
+
 def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
     """What uns says of a result: text, numbers and arrays, which h5ad can write."""
     fitted = model.model
-    described = {name: describe_option(value) for name, value in fitted.get_params().items()}
-    return {
+    one = fitted.members_[0] if isinstance(fitted, EnsembleMap) else fitted
+    described = {name: describe_option(value) for name, value in one.get_params().items()}
+    record = {
         "time_key": model.times.key,
         "source": model.times.source,
         "target": model.times.target,
@@ -254,6 +298,11 @@ def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
             name: _writable(value) for name, value in described.items() if value is not None
         },
         "versions": {"mongefit": mongefit.__version__, **recorded_versions()},
+    }
+    if isinstance(fitted, EnsembleMap):
+        radius = {"radius_80": fitted.radius(0.8)} if len(fitted.scores_) >= 4 else {}
+        return record | {"n_members": len(fitted.members_)} | radius
+    return record | {
         "history": {name: np.asarray(column) for name, column in fitted.history_.items()},
         "epsilon": fitted.diagnostics_["epsilon"],
         "converged": fitted.diagnostics_["converged"],

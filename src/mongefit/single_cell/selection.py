@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mongefit.errors import OptionError
 from mongefit.fitted import collected_warnings
+from mongefit.model_selection.folds import FEW_CLONES
 from mongefit.single_cell.columns import check_adata
 from mongefit.single_cell.knowledge import (
     KnownPairs,
@@ -57,6 +58,23 @@ class Selection:
     def has_clones(self) -> bool:
         """Whether pairs come from clones, where a source has several targets."""
         return self.known is not None and self.known.clone is not None
+
+    def known_pairs(self) -> dict[str, Any]:
+        """Known pairs, as `mongefit.model_selection` and ensembles take them."""
+        if self.known is None:
+            return {"pairs": None}
+        pairs, weight, clone = self.known
+        return {"pairs": pairs, "pair_weight": weight, "clones": clone}
+
+    @property
+    def can_stop_early(self) -> bool:
+        """Whether there are enough clones, and nothing but clones, to choose by."""
+        return (
+            self.known is not None
+            and self.groups is None
+            and self.known.clone is not None
+            and self.known.clone.max() + 1 >= FEW_CLONES
+        )
 
     def suited_options(self) -> dict[str, Any]:
         """Options of `MongeMap` that suit cells, where the user has not chosen any.
