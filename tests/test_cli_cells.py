@@ -193,3 +193,41 @@ def test_the_real_file_goes_through(tmp_path, monkeypatch):
     assert set(given.uns) < set(found.uns)
     pandas.testing.assert_frame_equal(found.obs[given.obs.columns], given.obs)
     assert found.uns["mongefit"]["history"]["loss"].shape == (3,)
+
+
+class TestSelect:
+    BASE = ("select", "cells.h5ad", *TIMES, "--pair-key", "clone", "-o", "m")
+
+    @pytest.fixture
+    def small(self, monkeypatch):
+        """One small candidate instead of the usual ones."""
+        from mongefit.model_selection import selecting
+
+        candidate = mongefit.MongeMap(hidden_layer_sizes=(4,), epsilon=0.2, max_iter=2)
+        monkeypatch.setattr(selecting, "default_candidates", lambda: {"small": candidate})
+
+    def test_the_choice_is_shown_and_fitted(self, folder, small):
+        result = run(*self.BASE, "--folds", "2", "--max-cells", "60")
+        assert "Clones: 25 seen at both times, 96 pairs" in result.stdout
+        assert "squared Euclidean, epsilon 0.1" in result.stdout
+        assert "Chosen: small" in result.stdout
+        assert single_cell.load("m").times.target == "4"
+
+    def test_json_has_the_rows_of_both_tables(self, folder, small):
+        result = run(*self.BASE, "--folds", "2", "--max-cells", "60", "--nested", "--json")
+        found = json.loads(result.stdout)
+        assert found["choice"]["name"] == "small"
+        assert {row["name"] for row in found["nested_rows"]} >= {"learned", "identity"}
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("select", "x.csv", "-o", "m"), "works on .h5ad files"),
+            ((*BASE, "--groups-key", "kind"), "leave out --groups-key"),
+            (("select", "cells.h5ad", *TIMES, "-o", "m"), "give --pair-key"),
+        ],
+    )
+    def test_what_cannot_be_chosen_by(self, folder, arguments, said):
+        result = run(*arguments, code=2)
+        assert said in result.stderr
+        assert not Path("m").exists()

@@ -370,7 +370,7 @@ class TestFit:
         assert_same(adata, before)
 
     def test_model_of_another_kind(self):
-        with pytest.raises(OptionError, match="must be a MongeMap, got str"):
+        with pytest.raises(OptionError, match="must be a MongeMap or an EnsembleMap, got str"):
             fit(cells(), **KEYS, model="icnn")
 
 

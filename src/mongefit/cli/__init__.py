@@ -1,4 +1,4 @@
-"""The command ``mongefit``: fit, transform, info, demo, reproduce.
+"""The command ``mongefit``: fit, select, transform, info, demo, reproduce.
 
 Only click is imported here. JAX and the rest of the library are imported by a command once it
 runs, so that help, version and usage errors come at once.
@@ -14,6 +14,7 @@ from mongefit.cli.fit import fit
 from mongefit.cli.info import info
 from mongefit.cli.interrupts import raise_on_termination
 from mongefit.cli.reproduce import reproduce
+from mongefit.cli.select import select
 from mongefit.cli.transform import transform
 
 
@@ -27,7 +28,7 @@ def cli() -> None:
     """
 
 
-for _command in (demo, fit, transform, info, reproduce):
+for _command in (demo, fit, select, transform, info, reproduce):
     cli.add_command(_command)
 
 
