@@ -134,6 +134,11 @@ class TestSelect:
         with pytest.warns(UserWarning, match="Only 3 clones are known"):
             select(MongeMap(**(OPTIONS | {"max_iter": 2})), X, Y, pairs=PAIRS[:3])
 
+    def test_without_steps_the_first_cost_is_judged(self):
+        found = select(MongeMap(**(OPTIONS | {"max_iter": 0})), X, Y, pairs=PAIRS, clones=CLONES)
+        assert found.choice.steps == 0
+        assert found.model.n_iter_ == 0
+
     def test_default_candidates_are_fresh(self):
         first, second = default_candidates(), default_candidates()
         assert first.keys() == second.keys()

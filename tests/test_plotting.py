@@ -22,6 +22,7 @@ from mongefit.plotting import (
     plot_displacements,
     plot_history,
     plot_map,
+    plot_selection,
     save_figure,
 )
 
@@ -424,3 +425,24 @@ assert "matplotlib.pyplot" not in sys.modules
 assert settings() == before
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_selection_shows_paths_and_what_they_should_be_below():
+    from mongefit.metrics import Table
+    from mongefit.model_selection import Choice, Selection
+
+    names = ["squared Euclidean, epsilon 0.1", "squared Euclidean, epsilon 0.2", "ridge on pairs"]
+    rows = [{"name": name, "rmse": k + 1.0} for k, name in enumerate([*names, "target mean"])]
+    selection = Selection(
+        model=None,
+        choice=Choice("a", 2, 0.5),
+        table=Table(tuple(rows), {"name": "", "rmse": "RMSE"}),
+        paths={"a": np.array([2.0, 1.0, 0.5]), "b": np.array([2.0, 1.5])},
+        folds=np.zeros(3, int),
+    )
+    ax = plot_selection(selection)
+    drawn = {line.get_label(): line for line in ax.lines}
+    np.testing.assert_array_equal(drawn["a"].get_ydata(), selection.paths["a"])
+    assert drawn["squared Euclidean"].get_ydata()[0] == 1.0
+    assert drawn["target mean"].get_ydata()[0] == 4.0
+    assert (drawn["chosen"].get_xdata()[0], drawn["chosen"].get_ydata()[0]) == (2, 0.5)

@@ -205,12 +205,20 @@ def held_out_path(
         except TrainingError:
             squares[:] = np.inf
         else:
-            error = trained.history_["validation_rmse"]
-            seen = np.where(trained.history_["applied"], error, np.inf)
-            squares += np.sum(held_out) * seen**2
+            squares += np.sum(held_out) * _errors(trained, part, held_out) ** 2
         if bar is not None:
             bar.update()
     return np.sqrt(squares / np.sum(folds >= 0))
+
+
+def _errors(
+    model: MongeMap, part: Thinned, held_out: NDArray[np.bool_]
+) -> NDArray[np.float64] | float:
+    """The error after every training step, or that of a model without any."""
+    if not model.history_:
+        rows, columns = part.pairs[held_out].T
+        return -model.score(part.x[rows], part.y[columns])
+    return np.where(model.history_["applied"], model.history_["validation_rmse"], np.inf)
 
 
 def best_choice(paths: Mapping[str, NDArray[np.float64]]) -> Choice:

@@ -11,3 +11,4 @@ from mongefit.plotting.explanations import plot_directions as plot_directions
 from mongefit.plotting.figures import save_figure as save_figure
 from mongefit.plotting.history import plot_history as plot_history
 from mongefit.plotting.maps import plot_map as plot_map
+from mongefit.plotting.selections import plot_selection as plot_selection
