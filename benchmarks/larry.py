@@ -5,10 +5,11 @@ with clones seen on both days: an npz file with x, y, clone_x, clone_y and annot
 
     python benchmarks/larry.py larry_day2_day4.npz --parts nested --dims 10
     python benchmarks/larry.py larry_day2_day4.npz --parts coverage losses
+    python benchmarks/larry.py larry_day2_day4.npz --report results.jsonl --figure curve.png
 
-Every part prints JSON lines. ``nested`` chooses settings within each of five folds and judges on
-the clones of the fold; ``coverage`` counts how many of these lie within the radii of an ensemble;
-``losses`` compares ways to use clones.
+Every part prints JSON lines, of which ``--report`` makes tables and a figure. ``nested`` chooses
+settings within each of five folds and judges on the clones of the fold; ``coverage`` counts how
+many of these lie within the radii of an ensemble; ``losses`` compares ways to use clones.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from sklearn.neighbors import KNeighborsClassifier
 from mongefit import EnsembleMap, MongeMap
 from mongefit.baselines import EuclideanMap, IdentityMap, NearestPair, PairedRidge, TargetMean
 from mongefit.losses import Groups, Paired
-from mongefit.metrics import evaluate
-from mongefit.model_selection import default_candidates
+from mongefit.metrics import Table, evaluate
+from mongefit.model_selection import CrossValidation, default_candidates
 from mongefit.model_selection.folds import Known, Thinned
 from mongefit.model_selection.selecting import best_choice, held_out_path, stopped
+from mongefit.plotting import save_figure
 
 EPSILONS = (0.4, 0.2, 0.1, 0.05, 0.02)
 N_MAPPED = 1500
@@ -167,6 +169,92 @@ def _grouped_path(model: MongeMap, known: Known, folds: np.ndarray, max_points: 
     return np.sqrt(squares / len(folds))
 
 
+def report(known: Known, rows: list[dict], figure: str | None) -> None:
+    """Tables of what was found, and the curve of RMSE against divergence."""
+    for dim in sorted({row["dim"] for row in rows if row["part"] == "nested"}):
+        those = [row for row in rows if row["part"] == "nested" and row["dim"] == dim]
+        tabulate(known, those, dim)
+        if dim == 10 and figure is not None:
+            draw(known, those, figure)
+    covered = [row for row in rows if row["part"] == "coverage"]
+    if covered:
+        inside = [d <= row["radius"] for row in covered for d in row["distances"]]
+        print(f"\nWithin the 80 % radius: {sum(inside)} of {len(inside)} held-out clones.")
+        for name, key in (("mean of the ensemble", "squares"), ("its members", "member_squares")):
+            squares = np.concatenate([np.ravel(row[key]) for row in covered])
+            print(f"RMSE, {name}: {np.sqrt(squares.mean()):.2f}")
+    for row in rows:
+        if row["part"] == "losses":
+            print(
+                f"{row['kind']}: {row['choice']['rmse']:.2f} after {row['choice']['steps']} steps"
+            )
+
+
+def tabulate(known: Known, rows: list[dict], dim: int) -> None:
+    """RMSE, divergence and cell types of every map, with a paired bootstrap over clones."""
+    held_out = np.concatenate([row["rows"] for row in rows]).astype(int)
+    squares = {
+        name: np.concatenate([row["found"][name]["squares"] for row in rows])
+        for name in rows[0]["found"]
+    }
+    outcome = CrossValidation(
+        Table((), {}), squares, (), known.clone[held_out], np.zeros(len(held_out), int)
+    )
+    print(f"\n{dim} components, {len(held_out)} pairs in {len(rows)} folds:\n")
+    print("| | RMSE | divergence | cell type | RMSE of the learned map minus this |")
+    print("|---|---|---|---|---|")
+    for name in squares:
+        of_map = [row["found"][name] for row in rows]
+        type_found = np.mean(np.concatenate([each["type"] for each in of_map]))
+        apart = outcome.difference(name)
+        interval = f"{apart.mean:.2f} [{apart.low:.2f}, {apart.high:.2f}]"
+        print(
+            f"| {name} | {outcome.rmse(name):.2f} | "
+            f"{np.mean([each['divergence'] for each in of_map]):.1f} | {type_found:.0%} | "
+            f"{'–' if name == 'learned' else interval} |"
+        )
+    truth = np.mean(np.concatenate([row["type_of_truth"] for row in rows]))
+    print(f"\nCell type of the true cell by the same classifier: {truth:.0%}.")
+
+
+def draw(known: Known, rows: list[dict], path: str) -> None:
+    """RMSE against divergence, over epsilon."""
+    from mongefit.plotting.figures import BLACK, BLUE, GREY, VERMILLION, new_axes
+
+    def both(name: str) -> tuple[float, float]:
+        of_map = [row["found"][name] for row in rows]
+        squares = np.concatenate([each["squares"] for each in of_map])
+        return float(np.mean([each["divergence"] for each in of_map])), float(
+            np.sqrt(squares.mean())
+        )
+
+    ax = new_axes((5.0, 3.8))
+    for kind, colour, marker in (
+        ("learned", BLUE, "o"),
+        ("squared Euclidean", VERMILLION, "s"),
+    ):
+        points = np.array([both(f"{kind} at {epsilon:g}") for epsilon in EPSILONS])
+        ax.plot(*points.T, color=colour, marker=marker, label=kind)
+        for epsilon, point in zip(EPSILONS, points, strict=True):
+            ax.annotate(f"{epsilon:g}", point, (4, 5), textcoords="offset points", fontsize=7)
+    for kind, label, marker in (
+        ("PairedRidge", "ridge on pairs", "^"),
+        ("TargetMean", "target mean", "x"),
+    ):
+        ax.plot(
+            *both(kind), color=BLACK if kind == "PairedRidge" else GREY, marker=marker,
+            linestyle="none", label=label,
+        )  # fmt: skip
+    ax.set_xscale("log")
+    ticks = (2, 5, 10, 20, 50)
+    ax.set_xticks(ticks, labels=list(map(str, ticks)))
+    ax.minorticks_off()
+    ax.set_xlabel("divergence from the target")
+    ax.set_ylabel("RMSE, held-out clones")
+    ax.legend(frameon=False, fontsize="small")
+    save_figure(ax, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data")
@@ -175,8 +263,15 @@ def main() -> None:
     parser.add_argument("--folds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--kinds", nargs="+", default=["pairs", "soft pairs", "groups", "both"])
     parser.add_argument("--max-points", type=int, default=512)
+    parser.add_argument("--report", help="JSON lines to make tables of")
+    parser.add_argument("--figure", help="PNG to draw with --report")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.report is not None:
+        with open(options.report, encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines if line.startswith("{")]
+        report(read(options.data, 10)[0], rows, options.figure)
+        return
     for dim in options.dims:
         known, types = read(options.data, dim)
         size = options.max_points
