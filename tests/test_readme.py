@@ -56,7 +56,14 @@ def test_the_estimator_example_and_the_guides_pictures(run, tmp_path):
             "verbose=1": "verbose=1, max_iter=5",
         },
     )
-    names = run(code + "".join(blocks("docs/guide.md", "python")))
+    guide = reduced(
+        "".join(blocks("docs/guide.md", "python")),
+        {
+            "MongeMap(epsilon=0.05)": "MongeMap(max_iter=0, hidden_layer_sizes=(4,))",
+            "MongeMap(epsilon=0.2)": "MongeMap(max_iter=0, hidden_layer_sizes=(4,), epsilon=0.2)",
+        },
+    )
+    names = run(code + guide)
     model, same, new_points = names["model"], names["same"], names["new_X"]
     assert (same.transform(new_points) == model.transform(new_points)).all()
     files = {path.name for path in tmp_path.iterdir()}

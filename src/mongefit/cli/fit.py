@@ -178,7 +178,9 @@ def fit(
     as file.npz:name. Model files are usually called something.mongefit.
 
     One .h5ad file in the place of both holds cells of both times, named by --time-key, --source and
-    --target. For cells --epsilon is 0.05 and --batch-size at least 512 unless they are given.
+    --target. For cells --epsilon is 0.05 and --batch-size at least 512 unless they are given, and
+    for clones training is short and the network small: mongefit select chooses both by held-out
+    clones.
     """
     if holdout is not None and not 0 <= holdout < 1:
         raise click.BadParameter("must be at least 0 and below 1.", param_hint="--holdout")

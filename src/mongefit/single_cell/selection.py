@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mongefit.errors import OptionError
 from mongefit.fitted import collected_warnings
+from mongefit.model_selection import default_candidates
 from mongefit.model_selection.folds import FEW_CLONES
 from mongefit.single_cell.columns import check_adata
 from mongefit.single_cell.knowledge import (
@@ -80,9 +81,15 @@ class Selection:
         """Options of `MongeMap` that suit cells, where the user has not chosen any.
 
         Cells are noisy, which asks for a larger epsilon, and many, which asks for batches: these
-        hold all cells that something is known of, and others.
+        hold all cells that something is known of, and others. A cost learns clones by heart unless
+        it is small and training short.
         """
-        return {"epsilon": 0.05, "batch_size": max(_BATCH, self._n_known() + _BATCH // 2)}
+        size = {"batch_size": max(_BATCH, self._n_known() + _BATCH // 2)}
+        if not self.has_clones:
+            return {"epsilon": 0.05} | size
+        candidate = next(iter(default_candidates().values())).get_params(deep=False)
+        names = ("hidden_layer_sizes", "symmetric", "epsilon", "learning_rate", "dtype")
+        return {name: candidate[name] for name in names} | {"max_iter": 40} | size
 
     def _n_known(self) -> int:
         """Cells that something is known of, on the side that has more of them."""
