@@ -143,7 +143,7 @@ class TrainedEstimator(EntropicEstimator):
             max_iter=max_iter,
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,
-            validation=None if held_out is None else _validation(held_out, dtype),
+            validation=None if held_out is None else _validation(held_out, known, dtype),
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
         batches = self._batches(problem, seed)
@@ -174,9 +174,9 @@ def _require_memory(problem: Problem, batches: Batches | None) -> None:
     )
 
 
-def _validation(pairs: NDArray[np.int64], dtype: Any) -> Pairs:
-    """Pairs to choose by, padded to a power of two so that folds of like sizes compile once."""
-    size = 2 ** int(np.ceil(np.log2(len(pairs))))
+def _validation(pairs: NDArray[np.int64], known: Knowledge, dtype: Any) -> Pairs:
+    """Pairs to choose by, padded to the number of known ones so that all folds compile once."""
+    size = max(len(pairs), 0 if known.pairs is None else len(known.pairs))
     table = np.concatenate([pairs, np.repeat(pairs[:1], size - len(pairs), axis=0)])
     return Pairs.of(table, jnp.asarray(np.arange(size) < len(pairs), dtype))
 
