@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from mongefit.convex import ConvexFunction
+from mongefit.convex import ConvexFunction, ProjectedConvexFunction
 from mongefit.diffeos import Diffeo
 
 
@@ -115,4 +115,7 @@ def pairwise_value(
 ) -> Float[Array, "n m"]:
     """h(u_i − v_j) for all pairs, in blocks of ``block_size`` rows, chosen for the machine."""
     rows = _rows_per_block(len(u), len(v)) if block_size is None else block_size
+    if isinstance(h, ProjectedConvexFunction):
+        Au, Av = h.project(u), h.project(v)
+        return _map_rows(lambda row: h.value_of_projected(row - Av), rows, Au)
     return _map_rows(lambda point: h.value(point - v), rows, u)

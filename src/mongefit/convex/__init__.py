@@ -6,6 +6,7 @@ displacements ``z[N, d]`` at once, value and gradient together, as a few large m
 
 from mongefit.convex.base import ClosedFormConvexFunction as ClosedFormConvexFunction
 from mongefit.convex.base import ConvexFunction as ConvexFunction
+from mongefit.convex.base import ProjectedConvexFunction as ProjectedConvexFunction
 from mongefit.convex.fixed import Mahalanobis as Mahalanobis
 from mongefit.convex.fixed import PowerNorm as PowerNorm
 from mongefit.convex.fixed import SquaredEuclidean as SquaredEuclidean

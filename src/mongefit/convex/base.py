@@ -56,6 +56,22 @@ class ConvexFunction(eqx.Module):
         return self.value_and_gradient(z)[1]
 
 
+class ProjectedConvexFunction(ConvexFunction):
+    """A convex function that looks at z through linear projections Az only.
+
+    For pairs of points they are differences, A(u − v) = Au − Av: one product for each point instead
+    of one for every pair.
+    """
+
+    @abc.abstractmethod
+    def project(self, z: Float[Array, "N d"]) -> Float[Array, "N k"]:
+        """Az for every row of z."""
+
+    @abc.abstractmethod
+    def value_of_projected(self, Az: Float[Array, "N k"]) -> Float[Array, " N"]:
+        """h(z) for every row of Az."""
+
+
 class ClosedFormConvexFunction(ConvexFunction):
     """A convex function whose gradient can be inverted without an iterative solver."""
 

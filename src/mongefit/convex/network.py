@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mongefit._numerics import safe_norm
-from mongefit.convex.base import ConvexFunction
+from mongefit.convex.base import ProjectedConvexFunction
 
 Activation = Literal["squareplus", "softplus"]
 
@@ -21,27 +21,44 @@ def _softplus_inverse(value: float) -> float:
     return float(np.log(np.expm1(value)))
 
 
+@jax.custom_jvp
+def _squareplus(t: Float[Array, "*N w"]) -> tuple[Float[Array, "*N w"], Float[Array, "*N w"]]:
+    """½(t + √(t² + 4)) and its derivative. Roots are slow, and all derivatives share this one."""
+    root = jnp.sqrt(t * t + 4)
+    value = 0.5 * (t + root)
+    return value, value / root
+
+
+@_squareplus.defjvp
+def _(primals, tangents):
+    (t,), (change,) = primals, tangents
+    value, slope = _squareplus(t)
+    return (value, slope), (slope * change, _squareplus_curvature(2 * value - t) * change)
+
+
+def _squareplus_curvature(root: Float[Array, "*N w"]) -> Float[Array, "*N w"]:
+    # Products: a power of 1.5 costs a logarithm and an exponential.
+    return 2 / (root * root * root)
+
+
 def _activate(
     activation: Activation, t: Float[Array, "*N w"]
 ) -> tuple[Float[Array, "*N w"], Float[Array, "*N w"]]:
     """The activation and its derivative, sharing what they have in common."""
     if activation == "squareplus":
-        root = jnp.sqrt(t * t + 4)
-        value = 0.5 * (t + root)
-        return value, value / root
+        return _squareplus(t)
     return jax.nn.softplus(t), jax.nn.sigmoid(t)
 
 
 def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Float[Array, "*N w"]:
     """The second derivative of the activation."""
     if activation == "squareplus":
-        # A root and an integer power: a power of 1.5 costs a logarithm and an exponential.
-        return 2 / jnp.sqrt(t * t + 4) ** 3
+        return _squareplus_curvature(jnp.sqrt(t * t + 4))
     slope = jax.nn.sigmoid(t)
     return slope * (1 - slope)
 
 
-class ICNN(ConvexFunction):
+class ICNN(ProjectedConvexFunction):
     r"""A learned convex function: an input convex neural network plus quadratic terms.
 
     With non-negative hidden-to-hidden and hidden-to-output weights and a convex non-decreasing
@@ -178,6 +195,34 @@ class ICNN(ConvexFunction):
             adjoint = (adjoint @ hidden[k]) * slopes[k]
             gradient = gradient + adjoint @ self.passthrough[k]
         return state @ out, gradient
+
+    def project(self, z):
+        parts = [*self.passthrough, jnp.eye(z.shape[-1], dtype=z.dtype)]
+        if self.quadratic is not None:
+            parts.append(self.quadratic)
+        return z @ jnp.concatenate(parts).T
+
+    def value_of_projected(self, Az):
+        hidden, out = self._positive_weights()
+        dim = self.passthrough[0].shape[1]
+        ends = np.cumsum([*(len(through) for through in self.passthrough), dim])
+        *parts, z, image = jnp.split(Az, ends, axis=-1)
+
+        def network(sign):
+            state, _ = _activate(self.activation, sign * parts[0] + self.bias[0])
+            for weight, part, bias in zip(hidden, parts[1:], self.bias[1:], strict=True):
+                state, _ = _activate(self.activation, state @ weight.T + (sign * part + bias))
+            return state @ out
+
+        value_at_zero, slope_at_zero = self._network(jnp.zeros((1, dim), z.dtype))
+        if self.symmetric:
+            value = 0.5 * (network(1) + network(-1)) - value_at_zero
+        else:
+            value = network(1) - value_at_zero - z @ slope_at_zero[0]
+        # Without a quadratic its image has no entries, and nothing is added.
+        return value + 0.5 * (
+            jnp.sum(image * image, axis=-1) + self.alpha * jnp.sum(z * z, axis=-1)
+        )
 
     def value_and_gradient(self, z, guess=None):
         value_at_zero, slope_at_zero = self._network(jnp.zeros((1, z.shape[-1]), z.dtype))
