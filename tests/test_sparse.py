@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from mongefit import MongeMap, datasets
+from mongefit import sparse as module
 from mongefit.convex import ICNN
 from mongefit.costs import pairwise_value_and_gradient
 from mongefit.maps import conditional_mean, conditional_weights
-from mongefit.sparse import LEFT_OUT, LEFT_OUT_SLOPE, gradients, pairwise
+from mongefit.sparse import LEFT_OUT, LEFT_OUT_SLOPE, Asked, gradients, pairwise
 from tests.conftest import random_clouds
 from tests.contracts.families import shaken
 
@@ -32,52 +33,102 @@ def latent(symmetric=True):
     return h, jnp.asarray(x), jnp.asarray(y)
 
 
-def means(C, G):
-    """Means over rows and columns whose weights are mostly negligible, as numbers."""
-    s, t = weights(C)
-    return jnp.sum(jnp.cos(conditional_mean(s, G))) + jnp.sum(conditional_mean(t.T, swap(G)) ** 2)
+ASKED = {
+    "all": (np.arange(N), np.arange(M)),
+    "rows": (np.arange(N), np.arange(0)),
+    "some": (np.array([3, 7, 30]), np.array([0, 7, 20, 36])),
+    "some rows": (np.array([0, 39]), np.arange(0)),
+    "nothing": (np.arange(0), np.arange(0)),
+}
 
 
-def swap(G):
-    return jnp.swapaxes(G, 0, 1)
+def asked(name="all"):
+    return Asked(*map(jnp.asarray, ASKED[name]), N, M)
 
 
-def weights(C):
-    s = conditional_weights(C, jnp.full(M, 1 / M), jnp.zeros(M), EPS)
-    t = conditional_weights(C.T, jnp.full(N, 1 / N), jnp.zeros(N), EPS).T
+def means(C, of_rows, of_columns, s, t):
+    """Numbers made of costs, and of means over rows and columns with mostly negligible weights."""
+    rows, columns = conditional_mean(s, of_rows), conditional_mean(t, of_columns)
+    return jnp.sum(jnp.cos(rows)) + jnp.sum(columns**2) + jnp.sum(C[:5, :4] ** 2)
+
+
+def weights(C, rows, columns):
+    s = conditional_weights(C[rows], jnp.full(M, 1 / M), jnp.zeros(M), EPS)
+    t = conditional_weights(C.T[columns], jnp.full(N, 1 / N), jnp.zeros(N), EPS)
     return s, t
 
 
-def dense(arguments):
-    return means(*pairwise_value_and_gradient(*arguments))
+@eqx.filter_jit
+def dense(arguments, name="all"):
+    C, G = pairwise_value_and_gradient(*arguments)
+    rows, columns = ASKED[name]
+    return means(C, G[rows], G.swapaxes(0, 1)[columns], *weights(C, rows, columns))
 
 
-def sparse(arguments, dtype=None):
-    C, token = pairwise(*arguments, dtype=dtype)
-    return means(C, gradients(token, *arguments, *weights(C), dtype=dtype))
+@eqx.filter_jit
+def sparse(arguments, name="all", dtype=None):
+    C, token = pairwise(*arguments, asked(name), dtype=dtype)
+    s, t = weights(C, *ASKED[name])
+    return means(C, *gradients(token, *arguments, asked(name), s, t, dtype=dtype), s, t)
 
 
 def flat(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_value_and_derivative_agree_with_those_over_all_pairs(symmetric):
+def agree(found, expected, slopes):
+    np.testing.assert_allclose(found, expected, rtol=1000 * LEFT_OUT["float64"])
+    ours, exact = map(flat, slopes)
+    assert np.linalg.norm(ours - exact) <= 100 * LEFT_OUT_SLOPE["float64"] * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize(("name", "symmetric"), [*((name, True) for name in ASKED), ("all", False)])
+def test_value_and_derivative_agree_with_those_over_all_pairs(name, symmetric):
     arguments = latent(symmetric)
-    s, t = weights(pairwise(*arguments)[0])
-    kept = ~((s <= LEFT_OUT / M) & (t <= LEFT_OUT / N))
-    assert 0.05 < np.mean(kept) < 0.8  # else this test shows nothing
-    expected, slope = eqx.filter_value_and_grad(dense)(arguments)
-    found, sparse_slope = eqx.filter_value_and_grad(sparse)(arguments)
-    np.testing.assert_allclose(found, expected, rtol=100 * LEFT_OUT)
-    difference = np.linalg.norm(flat(sparse_slope) - flat(slope)) / np.linalg.norm(flat(slope))
-    assert difference <= 10 * LEFT_OUT_SLOPE
+    expected, slope = eqx.filter_value_and_grad(dense)(arguments, name)
+    found, sparse_slope = eqx.filter_value_and_grad(sparse)(arguments, name)
+    agree(found, expected, (sparse_slope, slope))
+
+
+def test_many_pairs_are_left_out():
+    s, t = weights(pairwise(*latent(), asked())[0], *ASKED["all"])
+    kept = asked().weighted(s, t, LEFT_OUT["float64"])
+    assert 0.05 < np.mean(kept) < 0.8  # else the test above shows nothing
+
+
+@pytest.mark.parametrize("name", ["all", "some"])
+def test_blocks_of_pairs_give_what_all_at_once_do(name, monkeypatch):
+    arguments = latent()
+    expected, slope = eqx.filter_value_and_grad(sparse)(arguments, name)
+    monkeypatch.setattr(module, "BLOCK", 7 * M)
+    jax.clear_caches()
+    found, in_blocks = eqx.filter_value_and_grad(sparse)(arguments, name)
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+    np.testing.assert_allclose(flat(in_blocks), flat(slope), rtol=1e-9, atol=1e-12)
+
+
+def test_points_without_flows_have_no_slopes_and_h_has_the_same():
+    h, u, v = latent()
+    both = eqx.filter_grad(sparse)((h, u, v))[0]
+    alone = eqx.filter_grad(lambda h: sparse((h, u, v)))(h)
+    np.testing.assert_allclose(flat(alone), flat(both), rtol=1e-10)
+
+
+@pytest.mark.parametrize("left_out", [1e-2, 1e-6])
+def test_what_is_negligible_adds_up_to_no_more_than_is_allowed(left_out):
+    size = jnp.exp(5 * jr.normal(jr.key(0), (50, 60)))
+    for axis in (None, 1):
+        small = jnp.where(size <= module._negligible(size, left_out, axis), size, 0.0)
+        assert np.all(small.sum(axis) <= left_out * size.sum(axis))
+        # Far more is left out than by the bound that would do were all of one size.
+        crude = left_out * size.sum(axis, keepdims=True) / (size.size if axis is None else 60)
+        assert np.sum(small > 0) > np.sum(size <= crude)
 
 
 def test_derivatives_in_float32_keep_most_digits():
     arguments = latent()
     exact = flat(eqx.filter_grad(dense)(arguments))
-    rounded = eqx.filter_grad(lambda arguments: sparse(arguments, "float32"))(arguments)
+    rounded = eqx.filter_grad(lambda arguments: sparse(arguments, dtype="float32"))(arguments)
     assert all(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(rounded))
     assert np.linalg.norm(flat(rounded) - exact) <= 1e-4 * np.linalg.norm(exact)
 
@@ -85,26 +136,26 @@ def test_derivatives_in_float32_keep_most_digits():
 def test_costs_are_exact_and_gradients_zero_where_nothing_is_carried():
     arguments = latent()
     C, G = pairwise_value_and_gradient(*arguments)
-    found, token = pairwise(*arguments, dtype="float32")
+    found, token = pairwise(*arguments, asked(), dtype="float32")
     np.testing.assert_allclose(found, C, rtol=1e-13)
     s = jnp.zeros_like(C).at[3, 5].set(1.0)
-    kept = gradients(token, *arguments, s, jnp.zeros_like(C))
+    kept, same = gradients(token, *arguments, asked(), s, jnp.zeros_like(C).T)
     np.testing.assert_allclose(kept[3, 5], G[3, 5], rtol=1e-12)
+    np.testing.assert_array_equal(same, kept.swapaxes(0, 1))
     assert jnp.count_nonzero(kept) == 2
-    assert not np.any(gradients(token, *arguments, 0 * C, 0 * C))
 
 
 @pytest.mark.parametrize("slope", [jnp.nan, jnp.inf])
 def test_a_slope_that_is_not_finite_is_never_left_out(slope):
-    _, pull = eqx.filter_vjp(lambda arguments: pairwise(*arguments), latent())
+    _, pull = eqx.filter_vjp(lambda arguments: pairwise(*arguments, asked()), latent())
     C_slope = jnp.zeros((N, M)).at[0, 0].set(slope)
-    (found,) = pull((C_slope, jnp.zeros((N, M, 2))))
+    (found,) = pull((C_slope, jnp.zeros((N * M, 2))))
     assert np.all(np.isnan(flat(found)))
 
 
 def test_nothing_asked_is_nothing():
-    _, pull = eqx.filter_vjp(lambda arguments: pairwise(*arguments), latent())
-    (found,) = pull((jnp.zeros((N, M)), jnp.zeros((N, M, 2))))
+    _, pull = eqx.filter_vjp(lambda arguments: pairwise(*arguments, asked()), latent())
+    (found,) = pull((jnp.zeros((N, M)), jnp.zeros((N * M, 2))))
     assert not np.any(flat(found))
 
 

@@ -4,13 +4,16 @@ At small eps most entries of a plan are negligible, and so is what their gradien
 map and to any derivative. Here h is evaluated for every pair; ∇h and the derivatives, which cost
 several times as much, only for pairs that matter, in chunks of a fixed size, as many as there are.
 
-What is left out is bounded. Of the gradients, those are left out whose weights are below
-``LEFT_OUT`` / (number of weights) times the sum: together at most ``LEFT_OUT`` of any mean. The
-derivative leaves out pairs by the slopes that reach it, in the same way, with ``LEFT_OUT_SLOPE``.
+What is left out is bounded. Of the gradients, those are left out whose weights add up to at most
+``LEFT_OUT`` of any mean. The derivative leaves out the pairs with the smallest slopes, which
+together are at most ``LEFT_OUT_SLOPE`` of the sum of all.
 
 With float64 points, gradients and derivatives may be computed in float32, which halves their time
-and leaves about six digits. Not so the costs themselves: they are divided by eps, and differences
-of a millionth of a cost decide at small eps which pairs carry mass.
+and leaves about six digits, and more is left out with it. Not so the costs themselves: they are
+divided by eps, and differences of a millionth of a cost decide at small eps which pairs carry mass.
+
+Memory: besides matrices over all pairs there is a vector for every pair whose gradient is asked
+for, and what one block of pairs needs.
 """
 
 from __future__ import annotations
@@ -21,31 +24,161 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mongefit._numerics import cast
 from mongefit.convex import ConvexFunction
 from mongefit.costs import pairwise_value
 
-LEFT_OUT = 1e-10
-LEFT_OUT_SLOPE = 1e-6
+LEFT_OUT = {"float64": 1e-11, "float32": 1e-8}
+LEFT_OUT_SLOPE = {"float64": 1e-8, "float32": 1e-6}
 
 Latent = tuple[ConvexFunction, Float[Array, "n d"], Float[Array, "m d"]]
+
+
+class Asked(eqx.Module):
+    """The pairs whose gradients are asked for: those of some rows and of some columns.
+
+    Where these are few, each row and each column has vectors of its own, one for each of the points
+    of the other cloud; else there is one vector for every pair. Vectors are listed in one array.
+    """
+
+    rows: Int[Array | np.ndarray, " r"]
+    columns: Int[Array | np.ndarray, " c"]
+    n: int = eqx.field(static=True)
+    m: int = eqx.field(static=True)
+
+    @property
+    def all_pairs(self) -> bool:
+        """Whether there is one vector for every pair."""
+        return len(self.rows) * self.m + len(self.columns) * self.n >= self.n * self.m
+
+    @property
+    def count(self) -> int:
+        """Number of vectors."""
+        if self.all_pairs:
+            return self.n * self.m
+        return len(self.rows) * self.m + len(self.columns) * self.n
+
+    def pair(self, k: Int[Array, " k"]) -> tuple[Int[Array, " k"], Int[Array, " k"]]:
+        """Row and column of the vectors numbered k."""
+        if self.all_pairs:
+            return k // self.m, k % self.m
+        of_rows = len(self.rows) * self.m
+        late = jnp.maximum(k - of_rows, 0)
+        # Indices beyond the last are held in range, and not used.
+        row = jnp.where(k < of_rows, self._at(self.rows, k // self.m), late % self.n)
+        column = jnp.where(k < of_rows, k % self.m, self._at(self.columns, late // self.n))
+        return row, column
+
+    @staticmethod
+    def _at(indices, k):
+        return jnp.asarray(indices).astype(k.dtype)[k] if len(indices) else jnp.zeros_like(k)
+
+    def weighted(self, s: Float[Array, "r m"], t: Float[Array, "c n"], left_out: float):
+        """Which vectors have weight in the means over rows with s and over columns with t."""
+        # Weights that are not finite are kept.
+        in_row, in_column = (~(w <= _negligible(w, left_out, axis=1)) for w in (s, t))
+        if not self.all_pairs:
+            return jnp.concatenate([in_row.ravel(), in_column.ravel()])
+        keep = _spread(in_row, self.rows, self.n) | _spread(in_column, self.columns, self.m).T
+        return keep.ravel()
+
+    def split(self, vectors: Float[Array, "k d"]) -> tuple[Float[Array, "r m d"], Array]:
+        """The vectors of the rows, and those of the columns, [c, n, d]."""
+        dim = vectors.shape[1]
+        if self.all_pairs:
+            table = vectors.reshape(self.n, self.m, dim)
+            return take(table, self.rows), take(table.swapaxes(0, 1), self.columns)
+        of_rows = len(self.rows) * self.m
+        return (
+            vectors[:of_rows].reshape(len(self.rows), self.m, dim),
+            vectors[of_rows:].reshape(len(self.columns), self.n, dim),
+        )
+
+    def large(self, vectors: Float[Array, "k d"], left_out: float) -> Bool[Array, "n m"]:
+        """The pairs whose vectors are not small beside all."""
+        size = jnp.sum(jnp.abs(vectors), axis=1)
+        keep = size > _negligible(size, left_out)
+        if self.all_pairs:
+            return keep.reshape(self.n, self.m)
+        of_rows = len(self.rows) * self.m
+        in_row = keep[:of_rows].reshape(len(self.rows), self.m)
+        in_column = keep[of_rows:].reshape(len(self.columns), self.n)
+        return _spread(in_row, self.rows, self.n) | _spread(in_column, self.columns, self.m).T
+
+    def lookup(self, vectors: Float[Array, "k d"]) -> Callable[[Array, Array], Array]:
+        """The function of rows and columns that gives the sum of the vectors of each pair."""
+        if self.all_pairs:
+            return lambda i, j: vectors[i * self.m + j]
+        in_rows, in_columns = (
+            jnp.full(size, -1).at[indices].set(jnp.arange(len(indices)))
+            for indices, size in ((self.rows, self.n), (self.columns, self.m))
+        )
+        of_rows = len(self.rows) * self.m
+
+        def look(i, j):
+            row, column = in_rows[i], in_columns[j]
+            first = vectors[jnp.maximum(row, 0) * self.m + j]
+            second = vectors[of_rows + jnp.maximum(column, 0) * self.n + i]
+            return jnp.where(row[:, None] >= 0, first, 0) + jnp.where(
+                column[:, None] >= 0, second, 0
+            )
+
+        return look
+
+
+def take(table: Array, indices: Int[Array | np.ndarray, " k"]) -> Array:
+    """The rows of a table with these numbers, without a copy where they are all its rows."""
+    return table if len(indices) == len(table) else table[indices]
+
+
+def _spread(
+    flags: Bool[Array, "k w"], indices: Int[Array | np.ndarray, " k"], size: int
+) -> Bool[Array, "s w"]:
+    """Flags at their rows, and False elsewhere."""
+    if len(indices) == size:
+        return flags
+    return jnp.zeros((size, flags.shape[1]), bool).at[indices].set(flags, unique_indices=True)
+
+
+def _negligible(size: Float[Array, "*n"], left_out: float, axis: int | None = None):
+    """A bound such that all sizes up to it add up to at most ``left_out`` of the sum.
+
+    It is at least the bound that would do if all were of that size, and found by bisection.
+    """
+    allowed = left_out * jnp.sum(size, axis=axis, keepdims=axis is not None)
+    count = size.size if axis is None else size.shape[axis]
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = jnp.sqrt(low) * jnp.sqrt(high)
+        dropped = jnp.sum(
+            jnp.where(size <= middle, size, 0.0), axis=axis, keepdims=axis is not None
+        )
+        fits = dropped <= allowed
+        return jnp.where(fits, middle, low), jnp.where(fits, high, middle)
+
+    return jax.lax.fori_loop(0, 6, halve, (allowed / max(count, 1), allowed))[0]
 
 
 def pairwise(
     h: ConvexFunction,
     u: Float[Array, "n d"],
     v: Float[Array, "m d"],
+    asked: Asked,
     *,
     dtype: str | None = None,
-) -> tuple[Float[Array, "n m"], Float[Array, "n m d"]]:
+) -> tuple[Float[Array, "n m"], Float[Array, "k d"]]:
     """C_ij = h(u_i − v_j) for all pairs, and a token for `gradients`.
 
     Parameters
     ----------
     h, u, v
         Convex function and latent points.
+    asked
+        The pairs whose gradients will be asked for.
     dtype
         Precision of the derivative; that of the points by default.
 
@@ -55,157 +188,213 @@ def pairwise(
         The costs, and zeros of the shape of their gradients, to which `gradients` passes its
         slopes: so that one sweep over the pairs serves the derivatives of both.
     """
-    return _pairwise((h, u, v), dtype)
+    return _pairwise((h, u, v), asked, dtype)
 
 
 def gradients(
-    token: Float[Array, "n m d"],
+    token: Float[Array, "k d"],
     h: ConvexFunction,
     u: Float[Array, "n d"],
     v: Float[Array, "m d"],
-    s: Float[Array, "n m"],
-    t: Float[Array, "n m"],
+    asked: Asked,
+    s: Float[Array, "r m"],
+    t: Float[Array, "c n"],
     *,
     dtype: str | None = None,
-) -> Float[Array, "n m d"]:
+) -> tuple[Float[Array, "r m d"], Float[Array, "c n d"]]:
     """∇h(u_i − v_j) for the pairs that have weight in s or t, and zero for all others.
 
     Parameters
     ----------
     token
-        What `pairwise` gave for the same h, u and v.
+        What `pairwise` gave for the same h, u, v and pairs.
     h, u, v
         Convex function and latent points.
+    asked
+        The rows and columns to which s and t belong.
     s, t
-        Weights of means over the rows and over the columns: the rows of s and the columns of t
-        have sum 1, or 0 where no mean is asked for.
+        Weights of means over the rows and over the columns; each row of either has sum 1.
     dtype
         Precision of the computation; that of the points by default.
+
+    Returns
+    -------
+    of_rows, of_columns
+        The gradients for every row that was asked for, and for every column.
     """
-    return _gradients(token, *jax.lax.stop_gradient(((h, u, v), s, t)), dtype)
+    return asked.split(_gradients(token, *jax.lax.stop_gradient(((h, u, v), asked, s, t)), dtype))
 
 
 def _chunk_size(pairs: int) -> int:
     """Pairs to evaluate at a time: on a CPU those whose layers stay in its cache."""
-    return min(pairs, 2**10 if jax.default_backend() == "cpu" else 2**18)
+    return min(pairs, 2**10 if jax.default_backend() == "cpu" else 2**17)
 
 
-class _Chosen(eqx.Module):
-    """The pairs to keep, in order, and chunks of them."""
+BLOCK = 2**24  # pairs among which those to keep are looked for at a time
 
-    keep: Bool[Array, "n m"]
-    index: Int[Array, " capacity"]
-    count: Int[Array, ""]
-    size: int = eqx.field(static=True)
 
-    @classmethod
-    def of(cls, keep: Bool[Array, "n m"]) -> _Chosen:
-        size = _chunk_size(keep.size)
-        capacity = -(-keep.size // size) * size
-        index = jnp.nonzero(keep.ravel(), size=capacity, fill_value=keep.size - 1)[0]
-        return cls(keep, index, jnp.sum(keep), size)
+def _sweep(
+    keep: Bool[Array, "n m"],
+    body: Callable[[Int[Array, " k"], Int[Array, " k"], Bool[Array, " k"]], Any],
+    finish: Callable[[Any], Any] = lambda vectors: (vectors, None),
+) -> tuple[Any, Any]:
+    """``vectors, terms = body(rows, columns, real)`` for the pairs to keep, chunk by chunk.
 
-    def sweep(
-        self,
-        body: Callable[[Int[Array, " k"], Int[Array, " k"], Bool[Array, " k"]], Any],
-        dim: int,
-        dtype: jnp.dtype,
-    ) -> tuple[Float[Array, "n m d"], Any]:
-        """``vectors, terms = body(rows, columns, real)`` for every chunk, as many as there are.
+    Pairs that are not ``real`` fill up the last chunk of a block of rows. ``finish`` makes of the
+    vectors of a block, zero for pairs not kept, what is wanted of its rows, and more terms.
+    Returns what is wanted of all rows, and the sums of the terms of both kinds.
+    """
+    n, m = keep.shape
+    rows = min(n, max(1, BLOCK // max(m, 1)))
+    blocks = -(-n // rows)
 
-        The last chunk is filled up with pairs that are not ``real``. Returns the vectors, as an
-        array over all pairs with zeros for those not kept, and the sums of the terms.
-        """
-        m = self.keep.shape[1]
-        chunk = jnp.zeros(self.size, self.index.dtype)
-        _, terms = jax.eval_shape(body, chunk, chunk, chunk > 0)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), terms)
-        # Written in order and brought to their places afterwards, by one gather: scattering every
-        # chunk is slow on a CPU.
-        vectors = jnp.zeros((len(self.index), dim), dtype)
+    def block(part, start):
+        vectors, terms = _sweep_block(part, start, body)
+        wanted, more = finish(vectors)
+        return (terms, more), wanted
 
-        def step(carry):
-            start, vectors, total = carry
-            part = jax.lax.dynamic_slice(self.index, (start,), (self.size,))
-            real = start + jnp.arange(self.size) < self.count
-            found, terms = body(part // m, part % m, real)
-            vectors = jax.lax.dynamic_update_slice(vectors, found, (start, 0))
-            return start + self.size, vectors, jax.tree.map(jnp.add, total, terms)
+    if blocks == 1:
+        total, wanted = block(keep, jnp.zeros((), jnp.int32))
+        return wanted, total
+    parts = jnp.pad(keep, ((0, blocks * rows - n), (0, 0))).reshape(blocks, rows, m)
+    starts = rows * jnp.arange(blocks, dtype=jnp.int32)
+    nothing = _zeros(jax.eval_shape(block, parts[0], starts[0])[0])
 
-        start = jnp.zeros_like(self.count)
-        _, vectors, total = jax.lax.while_loop(
-            lambda carry: carry[0] < self.count, step, (start, vectors, nothing)
+    def add(total, part):
+        terms, wanted = block(*part)
+        return jax.tree.map(jnp.add, total, terms), wanted
+
+    total, wanted = jax.lax.scan(add, nothing, (parts, starts))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:n], wanted), total
+
+
+def _zeros(shapes):
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _sweep_block(keep, first, body) -> tuple[Float[Array, "rows m d"] | None, Any]:
+    m = keep.shape[1]
+    size = _chunk_size(keep.size)
+    capacity = -(-keep.size // size) * size
+    flat, everywhere = keep.ravel(), jnp.arange(keep.size, dtype=jnp.int32)
+    position = jnp.cumsum(flat, dtype=jnp.int32) - 1
+    count = position[-1] + 1
+    # Their numbers, in order; those not to keep go beyond the end, each to a place of its own.
+    index = jnp.zeros(capacity, jnp.int32)
+    target = jnp.where(flat, position, capacity + everywhere)
+    index = index.at[target].set(everywhere, mode="drop", unique_indices=True)
+
+    def chunk(start):
+        part = jax.lax.dynamic_slice(index, (start,), (size,))
+        real = start + jnp.arange(size, dtype=jnp.int32) < count
+        # What fills up may lie in a row of padding, beyond the last.
+        part = jnp.where(real, part, 0)
+        return body(first + part // m, part % m, real)
+
+    shapes = jax.eval_shape(chunk, count)
+    # Written in order and brought to their places afterwards, by one gather: scattering every
+    # chunk is slow on a CPU.
+    vectors = jax.tree.map(
+        lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), shapes[0]
+    )
+
+    def step(carry):
+        start, vectors, total = carry
+        found, terms = chunk(start)
+        vectors = jax.tree.map(
+            lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, start, 0),
+            vectors,
+            found,
         )
-        position = (jnp.cumsum(self.keep.ravel()) - 1).reshape(self.keep.shape)
-        return jnp.where(self.keep[..., None], vectors[position], 0.0), total
+        return start + size, vectors, jax.tree.map(jnp.add, total, terms)
+
+    start = jnp.zeros_like(count)
+    _, vectors, total = jax.lax.while_loop(
+        lambda carry: carry[0] < count, step, (start, vectors, _zeros(shapes[1]))
+    )
+    if vectors is None:
+        return None, total
+    place = position.reshape(keep.shape)
+    return jnp.where(keep[..., None], vectors[jnp.maximum(place, 0)], 0.0), total
 
 
 @eqx.filter_custom_vjp
-def _pairwise(latent: Latent, dtype):
+def _pairwise(latent: Latent, asked: Asked, dtype):
     h, u, v = latent
     C = pairwise_value(h, u, v)
-    return C, jnp.zeros((*C.shape, u.shape[1]), C.dtype)
+    return C, jnp.zeros((asked.count, u.shape[1]), C.dtype)
 
 
 @_pairwise.def_fwd
-def _(perturbed, latent, dtype):
-    return _pairwise(latent, dtype), None
+def _(perturbed, latent, asked, dtype):
+    return _pairwise(latent, asked, dtype), None
 
 
 @_pairwise.def_bwd
-def _(residuals, slopes, perturbed, latent, dtype):
+def _(residuals, slopes, perturbed, latent, asked, dtype):
     h, u, v = latent
-    full = u.dtype
-    shape = (len(u), len(v), u.shape[1])
-    of_C = jnp.zeros(shape[:2], full) if slopes[0] is None else slopes[0]
-    of_gradient = jnp.zeros(shape, full) if slopes[1] is None else slopes[1]
-    sizes = [jnp.abs(of_C), jnp.sum(jnp.abs(of_gradient), axis=2)]
-    totals = [jnp.sum(size) for size in sizes]
-    large = [
-        size > LEFT_OUT_SLOPE / size.size * total for size, total in zip(sizes, totals, strict=True)
-    ]
-    h, u, v = cast(latent, dtype or full)
+    full, dtype = u.dtype, dtype or str(u.dtype)
+    of_C = jnp.zeros((len(u), len(v)), full) if slopes[0] is None else slopes[0]
+    left_out = LEFT_OUT_SLOPE[dtype]
+    size = jnp.abs(of_C)
+    large = size > _negligible(size, left_out)
+    total = jnp.sum(size)
+    of_gradient = None
+    if slopes[1] is not None and asked.count:
+        of_gradient = asked.lookup(slopes[1])
+        large = large | asked.large(slopes[1], left_out)
+        total = total + jnp.sum(jnp.abs(slopes[1]))
+    h, u, v = cast(latent, dtype)
+    points_move = any(jax.tree.leaves(perturbed[1:]))
 
     def pull_chunk(rows, columns, real):
-        to_value = jnp.where(real, of_C[rows, columns], 0.0).astype(u.dtype)
-        to_slope = jnp.where(real[:, None], of_gradient[rows, columns], 0.0).astype(u.dtype)
+        to_value = jnp.where(real, of_C[rows, columns], 0.0).astype(dtype)
         z = u[rows] - v[columns]
 
-        def along(pair):
+        def along(h, z):
+            if of_gradient is None:
+                return jnp.sum(to_value * h.value(z))
             # A slope of the gradient asks for a directional derivative of the value.
-            h, z = pair
+            to_slope = jnp.where(real[:, None], of_gradient(rows, columns), 0.0).astype(dtype)
             value, change = jax.jvp(h.value, (z,), (to_slope,))
             return jnp.sum(to_value * value + change)
 
-        of_h, of_z = eqx.filter_grad(along)((h, z))
+        if not points_move:
+            return None, eqx.filter_grad(along)(h, z)
+        of_h, of_z = eqx.filter_grad(lambda pair: along(*pair))((h, z))
         return of_z, of_h
 
-    of_z, of_h = _Chosen.of(large[0] | large[1]).sweep(pull_chunk, shape[2], u.dtype)
+    def finish(of_z):
+        return (None, None) if of_z is None else (jnp.sum(of_z, axis=1), -jnp.sum(of_z, axis=0))
+
+    of_u, (of_h, of_v) = _sweep(large, pull_chunk, finish)
     # What is not finite fails every comparison above, and must not be left out for that.
-    finite = jnp.isfinite(totals[0] + totals[1])
+    finite = jnp.isfinite(total)
     return jax.tree.map(
-        lambda leaf: jnp.where(finite, leaf, jnp.nan).astype(full),
-        (of_h, jnp.sum(of_z, axis=1), -jnp.sum(of_z, axis=0)),
+        lambda leaf: jnp.where(finite, leaf, jnp.nan).astype(full), (of_h, of_u, of_v)
     )
 
 
 @eqx.filter_custom_vjp
-def _gradients(token, latent: Latent, s, t, dtype):
-    h, u, v = cast(latent, dtype or token.dtype)
-    n, m = s.shape
-    keep = ~((s <= LEFT_OUT / m) & (t <= LEFT_OUT / n))  # weights that are not finite are kept
+def _gradients(token, latent: Latent, asked: Asked, s, t, dtype):
+    if not asked.count:
+        return token
+    dtype = dtype or str(token.dtype)
+    h, u, v = cast(latent, dtype)
+    keep = asked.weighted(s, t, LEFT_OUT[dtype])
 
-    def chunk(rows, columns, real):
-        return h.gradient(u[rows] - v[columns]), ()
+    def chunk(k, _, real):
+        rows, columns = asked.pair(k)
+        return h.gradient(u[rows] - v[columns]), None
 
-    return _Chosen.of(keep).sweep(chunk, u.shape[1], u.dtype)[0].astype(token.dtype)
+    return _sweep(keep[:, None], chunk)[0][:, 0].astype(token.dtype)
 
 
 @_gradients.def_fwd
-def _(perturbed, token, latent, s, t, dtype):
-    return _gradients(token, latent, s, t, dtype), None
+def _(perturbed, token, latent, asked, s, t, dtype):
+    return _gradients(token, latent, asked, s, t, dtype), None
 
 
 @_gradients.def_bwd
-def _(residuals, slope, perturbed, token, latent, s, t, dtype):
+def _(residuals, slope, perturbed, token, latent, asked, s, t, dtype):
     return slope

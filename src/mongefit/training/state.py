@@ -19,8 +19,9 @@ class WarmStart(eqx.Module):
 
     Attributes
     ----------
-    g
-        Potentials; NaN where none is known yet.
+    g, g_before
+        Potentials, and those of the good step before it; NaN where none is known yet. Batches keep
+        no second.
     z
         Inverse gradients, of the forward map followed by those of the reverse map; NaN where none
         is known. Batches keep none.
@@ -29,6 +30,7 @@ class WarmStart(eqx.Module):
     """
 
     g: Float[Array, " m"]
+    g_before: Float[Array, " m"]
     z: Float[Array, "both d"]
     gradient: Float[Array, "n m d"] | None
 
@@ -155,12 +157,12 @@ def needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | A
 
 def batch_start(warm: WarmStart, columns: Int[Array, " t"]) -> WarmStart:
     """What is known at the points of a batch."""
-    return WarmStart(warm.g[columns], warm.z, None)
+    return WarmStart(warm.g[columns], warm.g_before[columns], warm.z, None)
 
 
 def keep_batch(warm: WarmStart, part: WarmStart, columns: Int[Array, " t"]) -> WarmStart:
     """What is known of all points, after a batch."""
-    return WarmStart(warm.g.at[columns].set(part.g), warm.z, None)
+    return WarmStart(warm.g.at[columns].set(part.g), warm.g_before, warm.z, None)
 
 
 def initial_state(problem: Problem, model: Model, batches: Batches | None = None) -> State:
@@ -181,6 +183,7 @@ def initial_state(problem: Problem, model: Model, batches: Batches | None = None
         warm=WarmStart(
             # With batches the first ones meet points that no batch before them had.
             jnp.full_like(problem.b, 0.0 if batches is None else jnp.nan),
+            jnp.full_like(problem.b, jnp.nan),
             jnp.full((mapped, dim), jnp.nan, dtype),
             gradient,
         ),

@@ -12,7 +12,7 @@ from mongefit.costs import pairwise_value_and_gradient
 from mongefit.duals import DualSolution, plan, soft_minimum, solve_dual
 from mongefit.losses import Context, Pairs
 from mongefit.maps import conditional_mean, conditional_weights, relative_eps
-from mongefit.sparse import gradients, pairwise
+from mongefit.sparse import Asked, gradients, pairwise, take
 from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem, trainable
 from mongefit.training.state import (
@@ -60,22 +60,28 @@ def evaluate(
     if h.solves:
         C, gradient = pairwise_value_and_gradient(h, u, v, warm.gradient)
     else:
-        C, token = pairwise(h, u, v, dtype=problem.pair_dtype)
+        asked = Asked(rows, columns, n, m)
+        C, token = pairwise(h, u, v, asked, dtype=problem.pair_dtype)
     eps = relative_eps(C, a, b, epsilon)
-    g_init = _complete(*jax.lax.stop_gradient((C, a, b, eps)), warm.g) if batched else warm.g
+    if batched:
+        g_init = _complete(*jax.lax.stop_gradient((C, a, b, eps)), warm.g)
+    else:
+        # Steps follow a path, and the potentials go on as they went. The first has nothing before.
+        started = jnp.isfinite(warm.g_before)
+        g_init = jnp.where(started, 2 * warm.g - warm.g_before, warm.g)
     dual = solve_dual(
         C, a, b, eps,
         g_init=g_init, solver=problem.dual_solver, differentiate=problem.differentiate,
     )  # fmt: skip
-    s = _scatter(rows, conditional_weights(C[rows], b, dual.g, eps), n, fill=0.0)
-    t = _scatter(columns, conditional_weights(C.T[columns], a, dual.f, eps), m, fill=0.0).T
-    if not h.solves:
-        gradient = gradients(token, h, u, v, s, t, dtype=problem.pair_dtype)
-    p_forward = conditional_mean(s, gradient)[rows]
-    p_reverse = conditional_mean(t.T, gradient.swapaxes(0, 1))[columns]
-    p = jnp.concatenate([p_forward, p_reverse])
+    s = conditional_weights(take(C, rows), b, dual.g, eps)
+    t = conditional_weights(take(C.T, columns), a, dual.f, eps)
+    if h.solves:
+        of_rows, of_columns = take(gradient, rows), take(gradient.swapaxes(0, 1), columns)
+    else:
+        of_rows, of_columns = gradients(token, h, u, v, asked, s, t, dtype=problem.pair_dtype)
+    p = jnp.concatenate([conditional_mean(s, of_rows), conditional_mean(t, of_columns)])
     # Where there is no solution to start from, the mean displacement is close.
-    mean = jnp.concatenate([(u - s @ v)[rows], (t.T @ u - v)[columns]])
+    mean = jnp.concatenate([u[rows] - s @ v, t @ u - v[columns]])
     start = jnp.where(jnp.isfinite(warm.z), warm.z, jax.lax.stop_gradient(mean))
     found = _invert(h, p, start, problem.inverse_solver)
     z_forward, z_reverse = found.z[: len(rows)], found.z[len(rows) :]
@@ -87,8 +93,9 @@ def evaluate(
         forward=_scatter(rows, cost.target_from_latent(u[rows] - z_forward), n),
         reverse=_scatter(columns, cost.source_from_latent(v[columns] + z_reverse), m),
     )  # fmt: skip
+    g_before = warm.g_before if batched else jnp.where(started, warm.g, dual.g)
     solves = _Solves(
-        warm=WarmStart(dual.g, found.z, gradient if h.solves else None),
+        warm=WarmStart(dual.g, g_before, found.z, gradient if h.solves else None),
         dual=dual,
         inverse_residual=jnp.max(found.residual, initial=0.0),
         inverse_iterations=found.iterations,
@@ -121,9 +128,9 @@ def _invert(h, p, z_init, solver) -> InverseGradient:
     return inverse_gradient(h, p, z_init, solver=solver)
 
 
-def _scatter(rows, values, size, *, fill=jnp.nan):
+def _scatter(rows, values, size):
     """Values at their rows, and NaN elsewhere: a term that looks where nothing is fails loudly."""
-    empty = jnp.full((size, values.shape[1]), fill, values.dtype)
+    empty = jnp.full((size, values.shape[1]), jnp.nan, values.dtype)
     return empty.at[rows].set(values, unique_indices=True)
 
 
