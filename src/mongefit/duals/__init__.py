@@ -9,6 +9,7 @@ it in the log domain with everything held constant; `solve_dual` then attaches t
 potentials are determined up to f + t, g − t; they are returned with Σ a_i f_i = Σ b_j g_j.
 """
 
+from mongefit.duals.semidual import LARGEST_FACTORISED as LARGEST_FACTORISED
 from mongefit.duals.semidual import DualSolution as DualSolution
 from mongefit.duals.semidual import default_tolerance as default_tolerance
 from mongefit.duals.semidual import marginal_error as marginal_error

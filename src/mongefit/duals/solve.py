@@ -30,7 +30,7 @@ def _implicit_potential(C, a, b, eps, g, tol):
     a_fixed, eps_fixed, g = jax.lax.stop_gradient((a, eps, g))
     point = evaluate(C, a, b, eps, g)
     fixed = jax.lax.stop_gradient(point)
-    solve = hessian_inverse(a_fixed, eps_fixed, fixed.conditional, fixed.column)
+    solve = hessian_inverse(a_fixed, eps_fixed, fixed.conditional, fixed.column, atol=tol)
     polished = g + solve(b - point.column, 0.0)
     # A solution far from converged could be thrown anywhere by an undamped step.
     close = (fixed.error <= 1e3 * tol) & jnp.all(jnp.isfinite(polished))

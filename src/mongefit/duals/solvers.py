@@ -84,7 +84,10 @@ def _climb_stages(C, a, b, eps, g_init, tol, stages: Sequence[_Stage]):
     def newton_potentials(climb: _Climb, temperature):
         point = climb.point
         gradient = b - point.column
-        solve = hessian_inverse(a, temperature, point.conditional, point.column)
+        # Where it iterates: as close as the next step can make use of.
+        solve = hessian_inverse(
+            a, temperature, point.conditional, point.column, rtol=1e-3, atol=0.1 * tol
+        )
         direction = solve(gradient, climb.damping)
         return point.g + direction, gradient @ direction
 
@@ -198,7 +201,7 @@ class NewtonDual(DualSolver):
     singular, and only those directions need shorter steps. A damped step is followed by one of
     Sinkhorn's, which always climbs, and a step that cannot be mended so, or whose factorisation
     fails, is replaced by it. When Newton ends above tolerance, Sinkhorn takes over from its best
-    point.
+    point. With more columns than can be factorised a step is found by conjugate gradients.
 
     Parameters
     ----------
