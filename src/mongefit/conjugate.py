@@ -67,8 +67,29 @@ def _relative_residual(h, z, p):
 
 
 def _cholesky_solve(matrix: Float[Array, "N d d"], right: Float[Array, "N d"]):
+    if matrix.shape[-1] <= 3:
+        return _written_out_solve(matrix, right)
     factor = jnp.linalg.cholesky(matrix)
     return jax.scipy.linalg.cho_solve((factor, True), right[..., None])[..., 0]
+
+
+def _written_out_solve(matrix, right):
+    """The same for a few dimensions, entry by entry: a call for each matrix would take longer."""
+    dim = matrix.shape[-1]
+    factor: dict[tuple[int, int], Array] = {}
+    for j in range(dim):
+        factor[j, j] = jnp.sqrt(matrix[:, j, j] - sum(factor[j, k] ** 2 for k in range(j)))
+        for i in range(j + 1, dim):
+            rest = matrix[:, i, j] - sum(factor[i, k] * factor[j, k] for k in range(j))
+            factor[i, j] = rest / factor[j, j]
+    solution = [right[:, i] for i in range(dim)]
+    for i in range(dim):
+        known = sum(factor[i, k] * solution[k] for k in range(i))
+        solution[i] = (solution[i] - known) / factor[i, i]
+    for i in reversed(range(dim)):
+        known = sum(factor[k, i] * solution[k] for k in range(i + 1, dim))
+        solution[i] = (solution[i] - known) / factor[i, i]
+    return jnp.stack(solution, axis=1)
 
 
 class NewtonInverse(InverseGradientSolver):
