@@ -158,6 +158,19 @@ class TestEstimator:
         with pytest.raises(DataError, match="The plan between 20 and 20 points"):
             MongeMap("sqeuclidean").fit(self.X, self.Y)
 
+    def test_on_an_accelerator_its_own_memory_counts(self, monkeypatch):
+        class Accelerator:
+            @staticmethod
+            def memory_stats():
+                return {"bytes_limit": 3 * 2**30, "bytes_in_use": 2**30}
+
+        assert validation.device_memory() == pytest.approx(validation.available_memory(), rel=0.1)
+        monkeypatch.setattr(validation.jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(validation.jax, "devices", lambda: [Accelerator()])
+        with pytest.raises(DataError, match=r"It needs 2.5 GiB; 2 GiB are free. Do less."):
+            validation.require_memory(2.5 * 2**30, "It needs", "Do less.", on_device=True)
+        validation.require_memory(1.5 * 2**30, "It needs", "Do less.", on_device=True)
+
     @pytest.mark.parametrize(
         ("size", "said"), [(9, "batch_size must be at least 10"), (1, "whole number >= 2")]
     )

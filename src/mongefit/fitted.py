@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mongefit._numerics import Status, double_precision
 from mongefit.costs import Cost
-from mongefit.duals import DualSolution
+from mongefit.duals import LARGEST_FACTORISED, DualSolution
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError, warn_user
 from mongefit.maps import EntropicMap, Transported, Units, build_map
 from mongefit.validation import check_points, check_weights, require_memory
@@ -329,10 +329,12 @@ _cost_matrix = eqx.filter_jit(Cost.matrix)
 def require_plan_memory(clouds: Clouds) -> None:
     """Refuse clouds between which a plan would not fit into memory."""
     n, m = len(clouds.x), len(clouds.y)
+    factors = 4 * m * m if m <= LARGEST_FACTORISED else 0
     require_memory(
-        clouds.x.dtype.itemsize * (13 * n * m + 4 * m * m),
+        clouds.x.dtype.itemsize * (13 * n * m + factors),
         f"The plan between {n} and {m} points needs about",
         "Take a random part of the points.",
+        on_device=True,
     )
 
 

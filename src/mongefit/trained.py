@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._numerics import cast
 from mongefit.costs import Cost
-from mongefit.duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
+from mongefit.duals import (
+    LARGEST_FACTORISED,
+    Differentiation,
+    DualSolver,
+    NewtonDual,
+    SinkhornDual,
+)
 from mongefit.errors import DataError, OptionError, did_you_mean
 from mongefit.fitted import (
     Clouds,
@@ -30,7 +37,17 @@ from mongefit.losses import (
     Weighted,
 )
 from mongefit.progress import TrainingBar
-from mongefit.training import Batches, Checkpoint, Model, Problem, Run, Schedule, train
+from mongefit.sparse import Asked
+from mongefit.training import (
+    Batches,
+    Checkpoint,
+    Model,
+    Problem,
+    Run,
+    Schedule,
+    needed,
+    train,
+)
 from mongefit.validation import (
     Knowledge,
     check_count,
@@ -147,7 +164,7 @@ class TrainedEstimator(EntropicEstimator):
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
         batches = self._batches(problem, seed)
-        _require_memory(problem, batches)
+        _require_memory(problem, models, batches)
         require_plan_memory(clouds)  # or training would be in vain
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
             return train(
@@ -160,17 +177,22 @@ class TrainedEstimator(EntropicEstimator):
         return Batches.of(problem, self.batch_size, seed)
 
 
-def _require_memory(problem: Problem, batches: Batches | None) -> None:
-    n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
+def _require_memory(problem: Problem, models: Sequence[Model], batches: Batches | None) -> None:
     if batches is not None:
-        n, m = batches.source.size, batches.target.size
-    # What XLA sets aside for a step, in matrices over all pairs: those of the dual and of the plan,
-    # and vectors for every pair.
-    matrices = 12 + 5 * dim
+        problem = batches.draw(problem, jnp.asarray(0))[0]
+    n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
+    rows, columns = (needed(models[0], problem, way) for way in ("forward", "reverse"))
+    asked = Asked(rows, columns, n, m)
+    # What XLA sets aside for a step: matrices over all pairs, of the costs, the dual and the plan,
+    # and vectors for every pair whose gradient is asked for, or kept from step to step.
+    vectors = n * m if models[0].cost.h.solves else asked.count
+    values = 12 * n * m + 5 * dim * vectors + (4 * m * m if m <= LARGEST_FACTORISED else 0)
+    at_once = 1 if jax.default_backend() == "cpu" else len(models)
     require_memory(
-        problem.x.dtype.itemsize * matrices * n * m,
+        problem.x.dtype.itemsize * values * at_once,
         f"A training step between {n} and {m} points needs about",
         "Set a smaller batch_size." if batches is not None else "Set batch_size, such as 512.",
+        on_device=True,
     )
 
 

@@ -7,6 +7,7 @@ import numbers
 import os
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
@@ -29,9 +30,17 @@ def available_memory() -> int | None:
         return None
 
 
-def require_memory(needed: float, what: str, remedy: str) -> None:
+def device_memory() -> int | None:
+    """Bytes that can be had where JAX computes: on its accelerator, or in main memory."""
+    stats = None if jax.default_backend() == "cpu" else jax.devices()[0].memory_stats()
+    if stats is None or "bytes_limit" not in stats:
+        return available_memory()
+    return stats["bytes_limit"] - stats["bytes_in_use"]
+
+
+def require_memory(needed: float, what: str, remedy: str, *, on_device: bool = False) -> None:
     """Refuse work that would not fit into memory, before anything is allocated."""
-    free = available_memory()
+    free = device_memory() if on_device else available_memory()
     if free is not None and needed > free:
         raise DataError(
             f"{what} {needed / 2**30:.3g} GiB; {free / 2**30:.3g} GiB are free. {remedy}"

@@ -19,5 +19,6 @@ from mongefit.training.run import train as train
 from mongefit.training.state import Info as Info
 from mongefit.training.state import State as State
 from mongefit.training.state import initial_state as initial_state
+from mongefit.training.state import needed as needed
 from mongefit.training.step import objective as objective
 from mongefit.training.step import step as step
