@@ -7,6 +7,7 @@ noisy; the table is printed and stored in benchmarks/results with the machine an
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import os
@@ -24,12 +25,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import reference
+import sizes
 from ott.geometry import costs, pointcloud
 from ott.math import legendre
 from ott.problems.linear import linear_problem
 from ott.solvers.linear import sinkhorn
 
 from mongefit import MongeMap, build_map, datasets
+from mongefit._numerics import double_precision
 from mongefit.convex import ICNN
 from mongefit.costs import Cost, pairwise_value
 from mongefit.maps import Units
@@ -198,6 +201,59 @@ def mapping(points: int, others: int = 512, dim: int = 10) -> Iterator[Row]:
         yield "OTT-JAX / ours", dtype, theirs / ours, "×"
 
 
+def parameterisations(steps: int = 20, points: int = 1000) -> Iterator[Row]:
+    """h against its conjugate h*: what a training step costs, and mapping new points."""
+    X, Y, pairs = t_shape()
+    new = np.random.default_rng(0).normal(size=(points, 2))
+    found = {}
+    for cost in ("icnn", "conjugate_icnn"):
+        model(max_iter=9, cost=cost).fit(X, Y, pairs=pairs)
+        start = time.perf_counter()
+        fitted = model(max_iter=steps, cost=cost).fit(X, Y, pairs=pairs)
+        training = (time.perf_counter() - start) / steps
+        fitted.transform(new)
+        start = time.perf_counter()
+        fitted.transform(new)
+        found[cost] = training, time.perf_counter() - start
+    for name, k in (("a training step", 0), (f"transform of {points} points", 1)):
+        for cost, symbol in (("icnn", "h"), ("conjugate_icnn", "h*")):
+            yield f"{name}, {symbol} learned", "float64", 1e3 * found[cost][k], "ms"
+        ratio = found["conjugate_icnn"][k] / found["icnn"][k]
+        yield f"{name}, h* over h", "float64", ratio, "×"
+
+
+def larger_clouds() -> Iterator[Row]:
+    """Steps between larger clouds, and their growth; the largest only on an accelerator."""
+    on_cpu = jax.default_backend() == "cpu"
+    batched = sizes.measure(4702, dtype="mixed", steps=5, batch_size=512)
+    yield "a step, n = m = 4,702, batch_size = 512", "mixed", batched["seconds"], "s"
+    grid = [128, 256, 512] if on_cpu else [128, 256, 512, 1024, 2048, 4096, 4702, 8192, 20_000]
+    rows = list(sizes.growth(grid, dtype="mixed", steps=3 if on_cpu else 10))
+    for row in rows:
+        yield f"a step, n = m = {row['n']:,}", "mixed", 1e3 * row["seconds"], "ms"
+        yield f"peak memory up to n = m = {row['n']:,}", "mixed", row["memory"] / 1e9, "GB"
+    n, seconds = (np.array([row[key] for row in rows]) for key in ("n", "seconds"))
+    yield "exponent of time over n", "mixed", sizes.power_law(n, seconds)[0], ""
+
+
+def forward_rates(n: int = 4096) -> Iterator[Row]:
+    """The forward evaluation of a large cost matrix over a large matrix product; accelerators."""
+    if jax.default_backend() == "cpu":
+        return
+    for dtype in ("float64", "float32"):
+        with double_precision():
+            cast = functools.partial(jnp.asarray, dtype=dtype)
+            h = jax.tree.map(cast, ICNN(sizes.DIM, sizes.LAYERS, key=jr.key(0)))
+            u, v = jr.normal(jr.key(1), (2, n, sizes.DIM), dtype)
+            seconds = median_time(eqx.filter_jit(pairwise_value), h, u, v)
+            square = cast(np.random.default_rng(0).normal(size=(8192, 8192)))
+            rate = 2 * 8192**3 / median_time(jax.jit(jnp.matmul), square, square)
+        operations = 2 * n**2 * 2 * (3 * sizes.DIM * 64 + 2 * 64 * 64 + 64)
+        yield f"forward evaluation, n = m = {n:,}, 10-d", dtype, 1e3 * seconds, "ms"
+        percent = 100 * operations / seconds / rate
+        yield "its rate over that of a matrix product", dtype, percent, "%"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=500)
@@ -214,6 +270,9 @@ def main() -> None:
         compilation(),
         training(options.steps, options.reference_steps),
         mapping(options.points),
+        parameterisations(),
+        larger_clouds(),
+        forward_rates(),
     ):
         for row in part:
             name, dtype, value, unit = row

@@ -25,6 +25,7 @@ def _interval(
 ) -> tuple[State, Info]:
     arrays, static = eqx.partition(state, eqx.is_array)
 
+    @jax.jit  # traced once, for its shapes and for the scan
     def take(arrays):
         new_state, info = step(problem, eqx.combine(arrays, static), batches)
         return eqx.filter(new_state, eqx.is_array), info
