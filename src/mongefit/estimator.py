@@ -225,9 +225,9 @@ class MongeMap(CostEstimator):
     Parameters
     ----------
     cost : {"icnn", "conjugate_icnn", "sqeuclidean"} or ConvexFunction, default="icnn"
-        The convex function h: learned, learned through its conjugate h* (slower to train, faster to
-        map), ½‖z‖², or an object of `mongefit.convex`. It is applied to displacements in common
-        units (see `units_`).
+        The convex function h: learned, learned through its conjugate h* (slower to train and to
+        map: the cost of every pair is a solve), ½‖z‖², or an object of `mongefit.convex`. It is
+        applied to displacements in common units (see `units_`).
     diffeo : None, {"shared", "separate"}, Diffeo or pair of them, default=None
         The flows Φμ and Φν: none, one for both clouds, one each, or objects of `mongefit.diffeos`.
     hidden_layer_sizes : tuple of int, default=(64, 64)

@@ -40,11 +40,8 @@ def build_cost(
     if isinstance(cost, ConvexFunction):
         h = cost
     elif isinstance(cost, str) and cost in LEARNED:
-        # Compiled as one: drawing the weights one by one compiles each shape for itself. It runs
-        # once, so that what could make it faster is not worth the wait.
-        build = eqx.filter_jit(
-            LEARNED[cost], compiler_options={"xla_backend_optimization_level": 0}
-        )
+        # Compiled as one: drawing the weights one by one compiles each shape for itself.
+        build = eqx.filter_jit(LEARNED[cost])
         h = build(dim, sizes, key=keys[0], symmetric=symmetric, alpha=alpha)
     elif cost == "sqeuclidean":
         h = SquaredEuclidean()

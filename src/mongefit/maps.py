@@ -22,6 +22,7 @@ from mongefit._numerics import double_precision, safe_log, safe_norm
 from mongefit.conjugate import InverseGradientSolver, inverse_gradient
 from mongefit.costs import Cost, pairwise_value_and_gradient
 from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, soft_minimum, solve_dual
+from mongefit.sparse import Asked, gradients, pairwise
 
 
 class Units(eqx.Module):
@@ -147,14 +148,12 @@ class EntropicMap(eqx.Module):
             there: Callable[[Array], Array]
             if reverse:
                 w = cost.latent_target(inside)
-                C, gradient = pairwise_value_and_gradient(cost.h, u, w)
-                s = conditional_weights(C.T, self.a, self.f, self.eps)
-                p, mean, sign = conditional_mean(s, gradient.swapaxes(0, 1)), s @ u - w, 1.0
+                s, gradient = self._weighted_gradients(u, w, self.a, self.f, reverse=True)
+                p, mean, sign = conditional_mean(s, gradient), s @ u - w, 1.0
                 back, there = cost.source_from_latent, cost.latent_source
             else:
                 w = cost.latent_source(inside)
-                C, gradient = pairwise_value_and_gradient(cost.h, w, v)
-                s = conditional_weights(C, self.b, self.g, self.eps)
+                s, gradient = self._weighted_gradients(w, v, self.b, self.g, reverse=False)
                 p, mean, sign = conditional_mean(s, gradient), w - s @ v, -1.0
                 back, there = cost.target_from_latent, cost.latent_target
             # The mean displacement is where to start, and the answer for quadratic h.
@@ -165,6 +164,31 @@ class EntropicMap(eqx.Module):
             return Transported(
                 self.units.out_of(result), found.residual, round_trip, found.converged
             )
+
+    def _weighted_gradients(
+        self,
+        u: Float[Array, "n d"],
+        v: Float[Array, "m d"],
+        weight: Float[Array, " k"],
+        potential: Float[Array, " k"],
+        *,
+        reverse: bool,
+    ) -> tuple[Float[Array, "N k"], Float[Array, "N k d"]]:
+        """Weights of the stored points for each new one, and ∇h where they are not negligible."""
+        h = self.cost.h
+        if h.solves:
+            C, gradient = pairwise_value_and_gradient(h, u, v)
+            if reverse:
+                C, gradient = C.T, gradient.swapaxes(0, 1)
+            return conditional_weights(C, weight, potential, self.eps), gradient
+        everything, nothing = np.arange(len(v if reverse else u)), np.arange(0)
+        rows, columns = (nothing, everything) if reverse else (everything, nothing)
+        asked = Asked(rows, columns, len(u), len(v))
+        C, token = pairwise(h, u, v, asked)
+        s = conditional_weights(C.T if reverse else C, weight, potential, self.eps)
+        none = jnp.zeros((0, len(s)), s.dtype)
+        both = gradients(token, h, u, v, asked, *((none, s) if reverse else (s, none)))
+        return s, both[1 if reverse else 0]
 
     def f_hat(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
         """f̂(x) = −eps log Σ_j b_j exp((g_j − c(x, y_j))/eps), at any point, in common units."""
