@@ -15,6 +15,29 @@ jax.config.update("jax_disable_most_optimizations", True)
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
 
 
+# Properties of a test that say how many cases of what it ran.
+CASES = "cases: "
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="run the campaigns at full length")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many cases the campaigns ran."""
+    tally: dict[str, int] = {}
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, cases in report.user_properties:
+                if name.startswith(CASES):
+                    what = name.removeprefix(CASES)
+                    tally[what] = tally.get(what, 0) + cases
+    if tally:
+        terminalreporter.section("cases")
+        for what, cases in sorted(tally.items()):
+            terminalreporter.write_line(f"{cases:>8,}  {what}")
+
+
 class Clouds(NamedTuple):
     """Two weighted clouds, in NumPy."""
 

@@ -3,6 +3,7 @@
 from mongefit.files.atomic import atomic_file as atomic_file
 from mongefit.files.atomic import atomic_write as atomic_write
 from mongefit.files.atomic import check_writable as check_writable
+from mongefit.files.atomic import remove_leftovers as remove_leftovers
 from mongefit.files.paths import SUFFIXES as SUFFIXES
 from mongefit.files.paths import StrPath as StrPath
 from mongefit.files.paths import missing_file as missing_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import shutil
@@ -104,6 +105,13 @@ def atomic_file(path: StrPath, *, overwrite: bool = True) -> Iterator[BinaryIO]:
             "Nothing was changed there: free some space or choose another folder, and try again.",
         ) from error
     _sync_folder(folder)
+
+
+def remove_leftovers(folder: StrPath) -> None:
+    """Delete what writes left behind in processes that were killed; none may be under way."""
+    for path in glob.glob(os.path.join(glob.escape(os.fspath(folder)), ".mongefit-*.tmp")):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _check_target(target: str, *, overwrite: bool) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import time
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, OptionError, warn_user
-from mongefit.files import StrPath
+from mongefit.files import StrPath, remove_leftovers
 from mongefit.files.tensors import TensorFileError, read_tensors, write_tensors
 from mongefit.training.batches import Batches
 from mongefit.training.problem import Problem
@@ -27,6 +29,8 @@ from mongefit.training.state import Info, State
 _FORMAT = "mongefit-checkpoint"
 _VERSION = 1
 _FILE, _LOCK = "checkpoint.safetensors", "lock"
+# Kinds of the columns of the history that are not real numbers.
+_KINDS = {"step": "i", "dual_iterations": "i", "inverse_iterations": "i", "applied": "b"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Keeper:
         self._folder = os.fspath(checkpoint.folder)
         self._path = os.path.join(self._folder, _FILE)
         self._start = state
+        self._n_losses = problem.n_losses
         self._hashes = {
             "data": _hash([problem.x, problem.y, problem.a, problem.b, problem.pairs,
                            problem.subsets]),
@@ -117,6 +122,7 @@ class Keeper:
                     f"{self._folder} is in use by another process. Wait for it, or choose another "
                     "folder."
                 ) from error
+            remove_leftovers(self._folder)
             yield
 
     def read(self) -> Progress:
@@ -131,14 +137,16 @@ class Keeper:
             )
         try:
             header, tensors = read_tensors(self._path)
-            if header["format"] != _FORMAT or header["version"] != _VERSION:
+            if (header.get("format"), header.get("version")) != (_FORMAT, _VERSION):
                 raise TensorFileError("it is no checkpoint of this release")
-        except (TensorFileError, KeyError) as error:
+            self._check(header)
+            return self._restore(header["done"], tensors)
+        except DataError:
+            raise
+        except Exception as error:  # whatever a forged header leads to
             raise DataError(
                 f"{self._path} cannot be used ({error}). Delete it to start from the beginning."
             ) from error
-        self._check(header)
-        return self._restore(header["done"], tensors)
 
     def offer(self, progress: Progress) -> None:
         """Write if it is time to."""
@@ -194,13 +202,15 @@ class Keeper:
             ),
             self._start,
         )
-        names = [field.name for field in dataclasses.fields(Info)]
-        try:
-            columns: dict[str, Any] = {name: tensors[f"history.{name}"] for name in names}
-        except KeyError as error:
-            raise DataError(f"{self._path} lacks a part of the history.") from error
-        if any(column.shape[1:2] != (done,) for column in columns.values()):
-            raise DataError(f"{self._path} has a history of other than its {done!r} steps.")
+        steps = np.ravel(state.step)
+        if type(done) is not int or np.any(steps != done):
+            raise TensorFileError(f"it says {done!r} steps and holds the state after {steps[0]}")
+        columns: dict[str, Any] = {}
+        for field in dataclasses.fields(Info):
+            column = columns[field.name] = tensors[f"history.{field.name}"]
+            shape = (len(steps), done, *([self._n_losses] if field.name == "losses" else []))
+            if column.shape != shape or column.dtype.kind != _KINDS.get(field.name, "f"):
+                raise TensorFileError(f"its history of {field.name} is not that of {done} steps")
         self._written = done
         return Progress(state, (Info(**columns),), done)
 
@@ -231,18 +241,47 @@ def _hash(parts: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def _outline(value: Any) -> Any:
+def _outline(value: Any, above: tuple[Any, ...] = ()) -> Any:
     """What an object is made of besides its arrays, without anything that changes by the day."""
     if _is_array(value):
         return "array"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):
-        return {str(key): _outline(item) for key, item in value.items()}
+        return {str(key): _outline(item, above) for key, item in value.items()}
     kind = type(value).__qualname__
+    if isinstance(value, types.FunctionType):
+        return [kind, value.__qualname__, *_outline_function(value, above)]
+    if isinstance(value, functools.partial):
+        return [kind, _outline((value.func, value.args, value.keywords), above)]
     if dataclasses.is_dataclass(value):
-        fields = {f.name: _outline(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return [kind, fields]
+        return [
+            kind,
+            {f.name: _outline(getattr(value, f.name), above) for f in dataclasses.fields(value)},
+        ]
     if isinstance(value, list | tuple):
-        return [kind, *map(_outline, value)]
+        return [kind, *(_outline(item, above) for item in value)]
     return getattr(value, "__qualname__", kind)
+
+
+def _outline_function(function: types.FunctionType, above: tuple[Any, ...]) -> list[Any]:
+    """What a function does and what it holds: two lambdas have the same name."""
+    if function in above:  # it calls itself
+        return []
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    held = (function.__defaults__, function.__kwdefaults__, *cells)
+    arrays = [hashlib.sha256(leaf.tobytes()).hexdigest() for _, leaf in _named(held)]
+    return [_outline_code(function.__code__), _outline(held, (*above, function)), arrays]
+
+
+def _outline_code(code: types.CodeType) -> list[Any]:
+    constants = [
+        _outline_code(each) if isinstance(each, types.CodeType) else _constant(each)
+        for each in code.co_consts
+    ]
+    return [code.co_code.hex(), list(code.co_names), constants]
+
+
+def _constant(value: Any) -> str:
+    # The order of a set of strings changes from process to process.
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
