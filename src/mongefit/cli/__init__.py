@@ -12,7 +12,7 @@ import mongefit
 from mongefit.cli.demo import demo
 from mongefit.cli.fit import fit
 from mongefit.cli.info import info
-from mongefit.cli.interrupts import raise_on_termination
+from mongefit.cli.interrupts import ignore_signals, raise_on_termination
 from mongefit.cli.reproduce import reproduce
 from mongefit.cli.select import select
 from mongefit.cli.transform import transform
@@ -35,4 +35,8 @@ for _command in (demo, fit, select, transform, info, reproduce):
 def main() -> None:
     """Run the command line of this process."""
     raise_on_termination()
-    cli(prog_name="mongefit")
+    try:
+        cli(prog_name="mongefit")
+    finally:
+        # What is left is Python's own clean-up, which a second Ctrl-C would fill with tracebacks.
+        ignore_signals()

@@ -27,7 +27,7 @@ def info(console: Console, model: str, cost: bool) -> None:
     final_loss = float(losses[-1]) if len(losses) else None
     try:
         lines = _describe(header, final_loss)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{model} has a header that does not describe a model.") from error
     console.say(model)
     for name, text in lines.items():

@@ -28,6 +28,12 @@ def raise_on_termination() -> None:
     signal.signal(signal.SIGTERM, _raise_terminated)
 
 
+def ignore_signals() -> None:
+    """Leave Ctrl-C and SIGTERM without effect, because the program is ending."""
+    for number in EXIT_CODES:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextlib.contextmanager
 def promptly_interruptible(
     *, grace: float = 1.0, left: str = "nothing was written"
