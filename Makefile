@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench pictures lock clean
+.PHONY: setup demo test test-min lint fuzz soak kill-test bench pictures lock clean
 
 setup: $(READY)
 
@@ -22,6 +22,19 @@ demo: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The campaigns of docs/reliability.md at full length; `make test` runs a few cases of each.
+CAMPAIGN := $(BIN)/python -m pytest -n 0 --long
+FUZZ := $(addprefix tests/campaigns/test_,properties.py adversarial.py mutations.py)
+
+fuzz: $(READY)
+	$(CAMPAIGN) $(FUZZ) tests/oracles/test_gradients.py
+
+soak: $(READY)
+	$(CAMPAIGN) tests/campaigns/test_soak.py
+
+kill-test: $(READY)
+	$(CAMPAIGN) tests/campaigns/test_kills.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from mongefit import AutoregressiveFlow, Mahalanobis, MongeMap, SinkhornDual, build_map
 from mongefit import fitted as fitted_module
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, NotFittedError
+from mongefit.metrics import map_plan_gap
 
 N, D = 24, 2
 RNG = np.random.default_rng(0)
@@ -258,6 +259,54 @@ def test_training_lowers_the_loss(learned):
     assert loss[-1] < loss[0]
 
 
+# What is found is checked
+
+
+def test_diagnostics_are_those_of_the_map(fitted):
+    found, made = fitted.diagnostics_, fitted.map_
+    assert found["converged"] and found["finite"] and found["dual_status"] == "converged"
+    assert found["unsolved_source"] == found["unsolved_target"] == []
+    assert found["checked_points"] == N
+    P, a, b = fitted.coupling_, np.asarray(made.a), np.asarray(made.b)
+    error = np.abs(P.sum(1) - a).sum() + np.abs(P.sum(0) - b).sum()
+    np.testing.assert_allclose(found["marginal_error"], error, atol=1e-14)
+    with jax.enable_x64(True):
+        moved = jax.tree.map(np.asarray, made.transport(X))
+        z = made.cost.latent_source(made.x) - made.cost.latent_target(made.units.into(moved.points))
+        least = np.linalg.eigvalsh(made.cost.h.hessian(z)).min()
+    np.testing.assert_allclose(found["inverse_residual"], moved.residual.max(), atol=1e-13)
+    np.testing.assert_allclose(found["round_trip"], moved.round_trip.max(), atol=1e-13)
+    np.testing.assert_allclose(found["smallest_curvature"], least, rtol=1e-9)
+    np.testing.assert_allclose(found["map_plan_gap"], map_plan_gap(fitted), atol=1e-9)
+
+
+@pytest.mark.parametrize("what", ["inverse gradient", "flow", "not finite", "plan"])
+def test_a_map_that_fails_the_check_is_not_called_converged(euclidean, monkeypatch, what):
+    def worse(*arguments, **options):
+        moved = original(*arguments, **options)
+        rows = np.arange(len(moved.points)) == 3
+        if what == "inverse gradient":
+            return eqx.tree_at(lambda t: t.converged, moved, ~rows)
+        if what == "flow":
+            return eqx.tree_at(lambda t: t.round_trip, moved, np.where(rows, 1e-3, 0.0))
+        points = np.where(rows[:, None], np.nan, moved.points)
+        return eqx.tree_at(lambda t: t.points, moved, points)
+
+    if what == "plan":
+        original = fitted_module._plan
+        other = 1 + 1e-6 * (np.arange(N) == 3)[:, None]
+        monkeypatch.setattr(fitted_module, "_plan", lambda made: other * original(made))
+    else:
+        original = fitted_module.transported
+        monkeypatch.setattr(fitted_module, "transported", worse)
+    with pytest.raises(ConvergenceError, match=r"1 of 24 source points \(first: row 3"):
+        fixed_cost(strict=True).fit(X, Y)
+    estimator = warned(lambda: fixed_cost().fit(X, Y), "Try a larger alpha", ConvergenceWarning)
+    assert not estimator.diagnostics_["converged"]
+    assert 3 in estimator.diagnostics_["unsolved_source"]
+    assert euclidean.diagnostics_["converged"]
+
+
 # What is questionable gets a warning, which names the caller's line, and a flag
 
 
@@ -359,9 +408,9 @@ def test_epsilon_goes_geometrically_from_start_to_end(learned):
 
 
 def flags(estimator):
-    """What the diagnostics say besides how the dual was solved."""
-    solver = ("dual_error", "dual_iterations", "epsilon", "epsilon_requested")
-    return {name: value for name, value in estimator.diagnostics_.items() if name not in solver}
+    """What the diagnostics say besides how well the map was found."""
+    found = estimator.diagnostics_.items()
+    return {k: v for k, v in found if not isinstance(v, float) and k != "dual_iterations"}
 
 
 CONSTANT = np.array([1.0, 0.0])
@@ -406,6 +455,20 @@ def test_queries_that_cannot_be_used(euclidean, method, points, words):
     arguments = (X, points) if method in ("score", "cost_matrix") else (points,)
     with pytest.raises(ValueError, match=words):
         getattr(euclidean, method)(*arguments)
+
+
+def test_queries_far_outside_the_data_are_mapped_and_flagged(euclidean):
+    far = np.concatenate([X[:3], [[40.0, 0.0]]])
+    for method in (euclidean.transform, euclidean.inverse_transform):
+        mapped = warned(lambda method=method: method(far), r"1 of 4 points .* \(first: row 3")
+        assert np.all(np.isfinite(mapped))
+    with jax.enable_x64(True):
+        distance = np.asarray(euclidean.map_.transport(far).distance)
+        scale = float(euclidean.units_.scale)
+    # To rounding: by the difference of squares.
+    np.testing.assert_allclose(distance[:3], 0.0, atol=1e-6)
+    nearest = np.linalg.norm(X - far[3], axis=1).min()
+    np.testing.assert_allclose(distance[3], nearest / scale, rtol=1e-9)
 
 
 def test_results_do_not_depend_on_the_batch(learned):

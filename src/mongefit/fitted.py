@@ -12,16 +12,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from mongefit._numerics import Status, double_precision
+from mongefit._numerics import double_precision
 from mongefit.costs import Cost
+from mongefit.diagnostics import (
+    CHECKED,
+    complaint,
+    diagnose,
+    evenly,
+    round_trip_limit,
+    warn_of,
+)
 from mongefit.duals import LARGEST_FACTORISED, DualSolution
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError, warn_user
 from mongefit.maps import EntropicMap, Transported, Units, build_map
@@ -166,11 +172,19 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         fitted, dual, used = solved_map(clouds, cost, epsilon)
         history = {} if history is None else history
         n_iter = max(len(history["step"]) - 1, 0) if history else 0
-        diagnostics = _diagnose(fitted, dual, epsilon, used, history)
-        diagnostics |= {"trained": n_iter > 0, "input_warnings": clouds.warnings}
-        complaint = _complaint(diagnostics)
-        if complaint and self.strict:
-            raise ConvergenceError(complaint)
+        rows = evenly(len(clouds.source), CHECKED)
+        moved = transported(fitted, clouds.source[rows], reverse=False)
+        diagnostics = diagnose(fitted, np.asarray(_plan(fitted)), rows, moved, dual)
+        diagnostics |= {
+            "epsilon": used,
+            "epsilon_requested": epsilon,
+            "skipped_steps": int(np.sum(~history["applied"])) if history else 0,
+            "trained": n_iter > 0,
+            "input_warnings": clouds.warnings,
+        }
+        wrong = complaint(diagnostics)
+        if wrong and self.strict:
+            raise ConvergenceError(wrong)
         validate_data(self, X, skip_check_array=True)
         self.map_ = fitted
         self.units_ = clouds.units
@@ -178,9 +192,9 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         self.data_sha256_ = _hash(clouds.source, clouds.target, clouds.a, clouds.b, *known)
         self.n_iter_ = n_iter
         self.diagnostics_ = diagnostics
-        if complaint:
-            warn_user(complaint, ConvergenceWarning)
-        _warn_of_diagnostics(diagnostics)
+        if wrong:
+            warn_user(wrong, ConvergenceWarning)
+        warn_of(diagnostics)
         return self
 
     def _check_query(self, points: ArrayLike, name: str) -> NDArray[np.float64]:
@@ -193,8 +207,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         checked = self._check_query(points, "Y" if reverse else "X")
         with double_precision():
             result = transported(self.map_, checked, reverse=reverse)
-        limit = 1e-6 if self.map_.x.dtype == jnp.float64 else 1e-2
-        broken = np.isnan(result.round_trip) | (result.round_trip > limit)
+        broken = ~(result.round_trip <= round_trip_limit(self.map_.x.dtype))
         if np.any(broken):
             raise ConvergenceError(
                 f"The flow could not be inverted at {broken.sum()} of {len(checked)} points "
@@ -207,68 +220,26 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
                 f"{len(checked)} points (first: row {np.argmin(result.converged)}, residual "
                 f"{result.residual.max():.1e}). map_.transport tells which; a larger alpha helps."
             )
+        self._warn_of_distance(np.asarray(result.distance))
         return np.asarray(result.points, np.float64)
+
+    def _warn_of_distance(self, distance: NDArray[np.floating]) -> None:
+        """Warn of points further from the fitted ones than three times the radius of the data."""
+        both = np.concatenate([self.map_.x, self.map_.y])
+        radius = max(np.sqrt(np.max(np.sum(both**2, axis=1))), 1.0)
+        far = distance > 3 * radius
+        if np.any(far):
+            row = int(np.argmax(far))
+            warn_user(
+                f"{far.sum()} of {len(far)} points lie far outside the data that were fitted "
+                f"(first: row {row}, {distance[row] / radius:.1f} times the radius of the data "
+                "away from them). There the map is a guess."
+            )
 
     def _complain(self, message: str) -> None:
         if self.strict:
             raise ConvergenceError(message)
         warn_user(message, ConvergenceWarning)
-
-
-def _diagnose(
-    fitted: EntropicMap,
-    dual: DualSolution,
-    requested: float,
-    used: float,
-    history: dict[str, np.ndarray],
-) -> dict[str, Any]:
-    coupling = np.asarray(_plan(fitted))
-    rounding = np.finfo(coupling.dtype).eps
-    smaller = np.minimum(np.asarray(fitted.a)[:, None], np.asarray(fitted.b)[None, :])
-    applied = history.get("applied", np.ones(0, bool))
-    return {
-        "converged": bool(dual.converged),
-        "dual_error": float(dual.error),
-        "dual_iterations": int(dual.iterations),
-        "dual_status": Status(int(dual.status)).name.lower(),
-        "epsilon": used,
-        "epsilon_requested": requested,
-        "plan_components": _count_components(coupling > rounding * smaller),
-        "skipped_steps": int(np.sum(~applied)),
-    }
-
-
-def _complaint(found: dict[str, Any]) -> str | None:
-    """What went wrong with the final solve, or None."""
-    if not found["converged"]:
-        return (
-            "The dual solve did not converge at any epsilon from "
-            f"{found['epsilon_requested']:g} to {found['epsilon']:g} "
-            f"(error {found['dual_error']:.1e}). Try a larger epsilon."
-        )
-    if found["epsilon"] > found["epsilon_requested"]:
-        return (
-            f"The dual solve did not converge at epsilon {found['epsilon_requested']:g}; the "
-            f"map is that of epsilon {found['epsilon']:g}, the smallest that did."
-        )
-    return None
-
-
-def _warn_of_diagnostics(found: dict[str, Any]) -> None:
-    if found["plan_components"] > 1:
-        warn_user(
-            f"The plan falls into {found['plan_components']} parts that exchange no mass at "
-            f"epsilon {found['epsilon']:g}. Within each the map is determined; a point between "
-            "them may go with either. Raise epsilon if that matters.",
-            ConvergenceWarning,
-        )
-    if found["skipped_steps"]:
-        warn_user(
-            f"{found['skipped_steps']} training steps could not be solved and were not applied "
-            "(see history_['applied']). If there are many, lower learning_rate or raise "
-            "epsilon.",
-            ConvergenceWarning,
-        )
 
 
 def _hash(*arrays: np.ndarray | jax.Array | None) -> str:
@@ -363,15 +334,6 @@ def solved_map(
         if dual.converged or used >= 1:
             return entropic_map, dual, used
         used *= 2
-
-
-def _count_components(connected: NDArray[np.bool_]) -> int:
-    """Connected components, with at least one edge, of a bipartite graph."""
-    n, m = connected.shape
-    rows, columns = np.nonzero(connected)
-    graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(n + m, n + m))
-    _, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    return len(np.unique(label[rows]))
 
 
 def _in_blocks(function, points: np.ndarray, other: int) -> list:

@@ -75,12 +75,15 @@ class Transported(eqx.Module):
         ‖Φ(Φ⁻¹(w)) − w‖ / (1 + ‖w‖) of the flow that brought each point back from the latent space.
     converged
         Whether the inverse gradient was found within tolerance.
+    distance
+        From each point that was mapped to the nearest one that was fitted, in common units.
     """
 
     points: Float[Array, "N d"]
     residual: Float[Array, " N"]
     round_trip: Float[Array, " N"]
     converged: Bool[Array, " N"]
+    distance: Float[Array, " N"]
 
 
 def conditional_weights(
@@ -96,6 +99,13 @@ def conditional_weights(
 def conditional_mean(s: Float[Array, "N m"], values: Float[Array, "N m d"]) -> Float[Array, "N d"]:
     """Σ_j s_j values_j; of ∇h(u − v_j) it is p(u), the gradient of the entropic potential."""
     return jnp.einsum("Nm,Nmd->Nd", s, values)
+
+
+def _nearest(points: Float[Array, "N d"], others: Float[Array, "n d"]) -> Float[Array, " N"]:
+    """The distance of each point to the nearest of others, held constant."""
+    points, others = jax.lax.stop_gradient((points, others))
+    squares = jnp.sum(points**2, 1)[:, None] + jnp.sum(others**2, 1) - 2 * points @ others.T
+    return jnp.sqrt(jnp.maximum(jnp.min(squares, axis=1), 0.0))
 
 
 class EntropicMap(eqx.Module):
@@ -162,7 +172,11 @@ class EntropicMap(eqx.Module):
             result = back(image)
             round_trip = safe_norm(there(result) - image) / (1 + safe_norm(image))
             return Transported(
-                self.units.out_of(result), found.residual, round_trip, found.converged
+                self.units.out_of(result),
+                found.residual,
+                round_trip,
+                found.converged,
+                _nearest(inside, self.y if reverse else self.x),
             )
 
     def _weighted_gradients(

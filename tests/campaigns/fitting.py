@@ -38,15 +38,12 @@ def hold(module, name, *, before):
 
 def main():
     import mongefit.cli
-
-    # A first byte says that the program runs; its own imports are not what is tested.
-    log = open(os.path.join(folder, "log"), "a", buffering=1)  # noqa: SIM115
-    log.write("0\n")
     import mongefit.training.checkpoints as checkpoints
     import mongefit.training.run as run
     from mongefit.files import atomic_file
 
     checkpoints.Checkpoint.__init__.__defaults__ = (0.0, False)
+    log = open(os.path.join(folder, "log"), "a", buffering=1)  # noqa: SIM115
     report, write = run._report, checkpoints.write_tensors
     saves = 0
 
@@ -74,6 +71,7 @@ def main():
 
     run._report, checkpoints.write_tensors = logged, counted
     sys.argv[1:] = arguments
+    log.write("0\n")  # from here on the program answers signals
     mongefit.cli.main()
 
 

@@ -157,7 +157,7 @@ def test_stopped(runs, campaign):
         process = runs.start()
         early = sent % 10 > 7
         if runs.wait_for_steps(process, 1 if early else 2):
-            time.sleep(rng.uniform() * (runs.seconds_to_training if early else 0.3))
+            time.sleep(rng.uniform() * (1.5 if early else 0.3))
         process.send_signal(number)
         if sent % 10 in (2, 3):
             time.sleep(rng.uniform() * 0.05)

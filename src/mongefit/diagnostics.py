@@ -1,0 +1,174 @@
+"""What is checked of a fitted map, from its arrays alone, and what users are told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from mongefit._numerics import Status
+from mongefit.costs import Cost
+from mongefit.duals import DualSolution, default_tolerance
+from mongefit.errors import ConvergenceWarning, warn_user
+from mongefit.maps import EntropicMap, Transported
+
+CHECKED = 1024
+"""At how many of the fitted source points, evenly spread, the map is checked at most."""
+_CURVED = 64
+
+
+def round_trip_limit(dtype: jnp.dtype) -> float:
+    """Above this a flow counts as not inverted."""
+    return 1e-6 if dtype == jnp.float64 else 1e-2
+
+
+def evenly(size: int, most: int) -> NDArray[np.int64]:
+    """Row numbers, all of them or so many evenly spread ones."""
+    return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(np.int64))
+
+
+def diagnose(
+    fitted: EntropicMap,
+    coupling: NDArray[np.floating],
+    rows: NDArray[np.int64],
+    moved: Transported,
+    dual: DualSolution,
+) -> dict[str, Any]:
+    """Whether a map is what it should be, and how far it is from that.
+
+    Parameters
+    ----------
+    fitted
+        The map.
+    coupling
+        Its plan.
+    rows, moved
+        Source points, and where the map sends them.
+    dual
+        What the solver says of its solve.
+    """
+    P, a, b = (np.asarray(part, np.float64) for part in (coupling, fitted.a, fitted.b))
+    dtype = fitted.x.dtype
+    tol = default_tolerance(dtype)
+    off_source, off_target = np.abs(P.sum(1) - a), np.abs(P.sum(0) - b)
+    error = float(off_source.sum() + off_target.sum())
+    # The solver's own figure comes from a sum in another order.
+    solved = bool(dual.converged) and error <= tol + 1e-3 * tol
+    share = tol / (len(a) + len(b))
+    bad = {"source": (off_source > share) & ~solved, "target": (off_target > share) & ~solved}
+    finite = np.all(np.isfinite(moved.points), axis=1)
+    trips = np.asarray(moved.round_trip)
+    found = moved.converged & finite & (trips <= round_trip_limit(dtype))
+    bad["source"][rows] |= ~found
+    least = np.finfo(coupling.dtype).eps * np.minimum(a[:, None], b)
+    return {
+        "converged": solved and bool(np.all(found)),
+        "dual_error": float(dual.error),
+        "dual_iterations": int(dual.iterations),
+        "dual_status": Status(int(dual.status)).name.lower(),
+        "marginal_error": error,
+        "inverse_residual": float(np.max(moved.residual)),
+        "round_trip": float(np.max(trips)),
+        "finite": bool(np.all(finite)) and bool(np.all(np.isfinite(P))),
+        "checked_points": len(rows),
+        "unsolved_source": np.flatnonzero(bad["source"]).tolist(),
+        "unsolved_target": np.flatnonzero(bad["target"]).tolist(),
+        "plan_components": _count_components(least < P),
+        "map_plan_gap": _map_plan_gap(fitted, P[rows], rows, moved.points),
+        "smallest_curvature": _smallest_curvature(fitted, rows, moved.points),
+    }
+
+
+def complaint(found: dict[str, Any]) -> str | None:
+    """What went wrong with the final solve, or None."""
+    if found["dual_status"] != "converged":
+        return (
+            "The dual solve did not converge at any epsilon from "
+            f"{found['epsilon_requested']:g} to {found['epsilon']:g} "
+            f"(error {found['dual_error']:.1e}). Try a larger epsilon."
+        )
+    if found["epsilon"] > found["epsilon_requested"]:
+        return (
+            f"The dual solve did not converge at epsilon {found['epsilon_requested']:g}; the "
+            f"map is that of epsilon {found['epsilon']:g}, the smallest that did."
+        )
+    if not found["converged"]:
+        rows = found["unsolved_source"]
+        return (
+            f"The map was not found at {len(rows)} of {found['checked_points']} source points "
+            f"(first: row {rows[0] if rows else 0}; inverse gradient residual "
+            f"{found['inverse_residual']:.1e}, round trip of the flow {found['round_trip']:.1e}, "
+            f"marginal error {found['marginal_error']:.1e}). Try a larger alpha or a smaller "
+            "learning_rate."
+        )
+    return None
+
+
+def warn_of(found: dict[str, Any]) -> None:
+    """Warn of what is no failure but should be known."""
+    if found["plan_components"] > 1:
+        warn_user(
+            f"The plan falls into {found['plan_components']} parts that exchange no mass at "
+            f"epsilon {found['epsilon']:g}. Within each the map is determined; a point between "
+            "them may go with either. Raise epsilon if that matters.",
+            ConvergenceWarning,
+        )
+    if found["skipped_steps"]:
+        warn_user(
+            f"{found['skipped_steps']} training steps could not be solved and were not applied "
+            "(see history_['applied']). If there are many, lower learning_rate or raise "
+            "epsilon.",
+            ConvergenceWarning,
+        )
+
+
+def _count_components(connected: NDArray[np.bool_]) -> int:
+    """Connected components, with at least one edge, of a bipartite graph."""
+    n, m = connected.shape
+    rows, columns = np.nonzero(connected)
+    graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(n + m, n + m))
+    _, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    return len(np.unique(label[rows]))
+
+
+def _map_plan_gap(fitted: EntropicMap, P, rows, images) -> float:
+    """sqrt(Σ_i a_i ‖Φν(T(x_i)) − Σ_j P_ij v_j / a_i‖²) over some points, in common units."""
+    inside = fitted.units.into(images).astype(fitted.x.dtype)
+    latent, v = (np.asarray(_latent_target(fitted.cost, y)) for y in (inside, fitted.y))
+    mass = P.sum(1)
+    weight = np.asarray(fitted.a, np.float64)[rows] * (mass > 0)
+    mean = P @ v / np.where(mass > 0, mass, 1.0)[:, None]
+    total = weight.sum()
+    return float(np.sqrt(weight @ ((latent - mean) ** 2).sum(1) / total)) if total > 0 else 0.0
+
+
+def _smallest_curvature(fitted: EntropicMap, rows, images) -> float:
+    """The smallest eigenvalue of ∇²h at the displacements of some points."""
+    # Always as many of them, so that one program serves clouds of any size.
+    some = np.resize(evenly(len(rows), _CURVED), _CURVED)
+    x = fitted.x[rows[some]]
+    y = fitted.units.into(np.asarray(images)[some]).astype(x.dtype)
+    return float(np.min(_curvatures(fitted.cost, x, y)))
+
+
+def _latent_target(cost: Cost, y: Float[Array, "N d"]) -> Float[Array, "N d"]:
+    return y if cost.phi_nu is None else _flow(cost, y)
+
+
+@eqx.filter_jit
+def _flow(cost: Cost, y: Float[Array, "N d"]) -> Float[Array, "N d"]:
+    return cost.latent_target(y)
+
+
+@eqx.filter_jit
+def _curvatures(cost: Cost, x: Float[Array, "N d"], y: Float[Array, "N d"]) -> Float[Array, " N"]:
+    z = cost.latent_source(x) - cost.latent_target(y)
+    # One at a time: a Hessian has d² entries.
+    return jax.lax.map(lambda one: jnp.linalg.eigvalsh(cost.h.hessian(one[None])[0])[0], z)
