@@ -40,6 +40,17 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m mypy
+	$(BIN)/python tools/audit.py
+
+# The suite at the lowest versions of the packages that pyproject.toml admits.
+LOWEST := .venv-min
+test-min:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python tools/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt \
+		--editable . anndata ott-jax --group dev
+	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
@@ -53,4 +64,4 @@ lock: $(READY)
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache mongefit-demo build dist
+	rm -rf $(VENV) $(LOWEST) .pytest_cache .ruff_cache .mypy_cache mongefit-demo build dist

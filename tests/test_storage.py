@@ -386,7 +386,8 @@ FORGERIES = {
     "unknown flow": ("shared flow", set_header("cost", "phi_mu", "kind", "eval"), "unknown kind"),
     "unknown activation": ("icnn", set_header("cost", "h", "activation", "__import__"), "valid"),
     "unknown option": ("icnn", set_header("options", "__class__", 1), "not a valid model"),
-    "unknown precision": ("icnn", set_header("dtype", "object"), "not a valid model"),
+    "unknown precision": ("icnn", set_header("dtype", "object"), "unknown type 'object'"),
+    "precision as code": ("icnn", set_header("dtype", "(1).__class__,f8"), "unknown type"),
     "newer format": ("icnn", set_header("version", 7), "format version 7; this release"),
     **{
         f"format version {version}": (

@@ -39,6 +39,7 @@ FORMAT = "mongefit-model"
 FORMAT_VERSION = 1
 # What pictures and reports take from the history of every trained model.
 _HISTORY = ("step", "loss", "epsilon", "applied")
+_DTYPES = ("float32", "float64")
 _CELLS = "single_cell"
 
 
@@ -160,6 +161,9 @@ def _check_version(name: str, header: dict[str, Any]) -> None:
 
 def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap:
     n, m, dim = header["shape"]
+    # NumPy hands other names to Python's parser.
+    if header["dtype"] not in _DTYPES:
+        raise ModelFileError(f"it has numbers of the unknown type {str(header['dtype'])[:40]!r}.")
     dtype = jnp.dtype(header["dtype"])
     if _count_layers(header["cost"]) > len(tensors):
         raise ModelFileError("its header names more layers than it has tensors.")

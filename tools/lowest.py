@@ -1,6 +1,6 @@
 """Print, as constraints for pip, the lowest version of each package that pyproject.toml admits.
 
-    python tests/lowest.py > constraints-min.txt
+    python tools/lowest.py > constraints-min.txt
 
 Tools of the developers are left out: users do not install them.
 """
