@@ -1,4 +1,8 @@
-"""Input that cannot be used: errors name what, where and how to mend it, and nothing is fitted."""
+"""The fault table through Python: errors name what, where and how to mend it; nothing is fitted.
+
+Rows with a right result, with or without a warning, are in tests/test_estimator.py; those of files,
+checkpoints and model files in tests/files, tests/test_checkpoints.py and tests/test_storage.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import scipy.sparse
 
 from mongefit import Mahalanobis, MongeMap, validation
 from mongefit.errors import DataError, NotFittedError, OptionError
+from mongefit.losses import LowRank
 from mongefit.validation import (
     check_layers,
     check_pairs,
@@ -231,3 +236,55 @@ def test_a_generator_gives_a_seed_once():
 
 def test_float64_points_are_not_copied():
     assert check_points(X, "X") is X
+
+
+def labels(size, **changed):
+    found = np.array(["left", "right"] * size, dtype=object)[:size]
+    for row, label in changed.items():
+        found[int(row[1:])] = label
+    return found
+
+
+BAD_GROUPS = {
+    "a label on one side only": (
+        (labels(N, _3="leftt"), labels(M)),
+        ["'leftt' occurs in X only", "Did you mean left?", "marked by None"],
+    ),
+    "NaN": ((labels(N, _3=np.nan), labels(M)), ["NaN for row 3 of X", "marked by None"]),
+    "unequal length": ((labels(N), labels(3)), ["20 points of Y", "one label per point"]),
+    "no label": (([None] * N, [-1] * M), ["labels no point"]),
+    "not a pair": (labels(N), ["a pair (labels of X, labels of Y)"]),
+}
+
+
+@pytest.mark.parametrize(("groups", "words"), BAD_GROUPS.values(), ids=BAD_GROUPS)
+def test_groups_that_cannot_be_used(groups, words):
+    message = refusal(DataError, groups=groups)
+    assert all(word in message for word in words), message
+
+
+def test_a_rank_that_says_nothing():
+    options = {"losses": [LowRank(5)], "max_iter": 1, "hidden_layer_sizes": (4,)}
+    assert "LowRank(5) says nothing in 2 dimensions" in refusal(OptionError, options=options)
+
+
+@pytest.mark.parametrize("options", [{"cost": "sqeuclidean"}, {"max_iter": 1}])
+def test_a_request_larger_than_memory(options, monkeypatch):
+    monkeypatch.setattr(validation, "available_memory", lambda: 2**10)
+    pairs = None if "cost" in options else PAIRS
+    message = refusal(DataError, options=options, pairs=pairs)
+    assert "between 24 and 20 points needs about" in message and "GiB are free" in message
+
+
+def test_outputs_that_cannot_be_written(tmp_path):
+    model = MongeMap("sqeuclidean").fit(X, Y)
+    (tmp_path / "old").write_text("precious")
+    for name, error, words in (
+        ("old", FileExistsError, "old exists.*overwrite=True"),
+        ("no/m", OSError, "no/m"),
+        ("", IsADirectoryError, "is a folder"),
+    ):
+        with pytest.raises(error, match=words):
+            model.save(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "precious"
