@@ -174,11 +174,12 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         n_iter = max(len(history["step"]) - 1, 0) if history else 0
         rows = evenly(len(clouds.source), CHECKED)
         moved = transported(fitted, clouds.source[rows], reverse=False)
+        applied = history.get("applied", np.ones(0, bool))
         diagnostics = diagnose(fitted, np.asarray(_plan(fitted)), rows, moved, dual)
         diagnostics |= {
             "epsilon": used,
             "epsilon_requested": epsilon,
-            "skipped_steps": int(np.sum(~history["applied"])) if history else 0,
+            "skipped_steps": int(np.sum(~applied)),
             "trained": n_iter > 0,
             "input_warnings": clouds.warnings,
         }
