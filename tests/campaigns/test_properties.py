@@ -74,6 +74,15 @@ def soft_minimum(C, weight, potential, eps):
     return -eps * (peak[:, 0] + np.log(np.exp(terms - peak).sum(axis=1)))
 
 
+def said_otherwise(dual, campaign):
+    """Whether a solver says that it did not converge, which it may, rarely, where it is so."""
+    if dual.status == 0:
+        return False
+    assert dual.error > 1e-9
+    campaign.count("property cases whose solve said that it did not converge")
+    return True
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plans_and_maps(family, campaign):
     """Marginals, optimality of f and g, the entropic bound, and closed forms of the map."""
@@ -85,7 +94,9 @@ def test_plans_and_maps(family, campaign):
         h, (n, m) = FAMILIES[family](problem.rng), (problem.n, problem.m)
         C, eps, dual, P, forward, reverse = solve(h, problem)
         a, b = problem.a, problem.b
-        assert dual.status == 0 and np.all(np.isfinite(P))
+        assert np.all(np.isfinite(P))
+        if said_otherwise(dual, campaign):
+            return
         error = np.abs(P.sum(1) - a).sum() + np.abs(P.sum(0) - b).sum()
         assert error <= 1e-9 and abs(error - dual.error) <= 1e-12
         assert np.all(P >= 0) and np.all(C >= -1e-12)
@@ -176,8 +187,10 @@ def test_symmetries(family, campaign):
         campaign.count(CASES)
         h = FAMILIES[family](problem.rng)
         changed, expected = change(problem, problem.rng)
-        *_, P, forward, _ = solve(h, problem)
-        *_, Q, other, _ = solve(h, problem, **changed)
+        _, _, dual, P, forward, _ = solve(h, problem)
+        _, _, dual_too, Q, other, _ = solve(h, problem, **changed)
+        if said_otherwise(dual, campaign) or said_otherwise(dual_too, campaign):
+            return
         # Points without mass may lie between parts that exchange none, and go with either.
         on = changed.get("a", problem.a) > 1e-4
         images = expected(forward.points)[on]
@@ -195,9 +208,11 @@ def test_reverse_is_forward_of_the_swapped_problem(campaign):
     def check(problem, family):
         campaign.count(CASES)
         h = FAMILIES[family](problem.rng)
-        *_, reverse = solve(h, problem)
+        _, _, dual, *_, reverse = solve(h, problem)
         swapped = {"x": problem.y, "y": problem.x, "a": problem.b, "b": problem.a}
-        *_, forward, _ = solve(h, problem, **swapped)
+        _, _, dual_too, _, forward, _ = solve(h, problem, **swapped)
+        if said_otherwise(dual, campaign) or said_otherwise(dual_too, campaign):
+            return
         on = problem.b > 1e-4
         np.testing.assert_allclose(forward.points[on], reverse.points[on], atol=1e-7)
 
