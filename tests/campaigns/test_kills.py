@@ -119,7 +119,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
-    steps = 4000 if request.config.getoption("--long") else 500
+    steps = 3000 if request.config.getoption("--long") else 500
     return Runs(tmp_path_factory.mktemp("runs"), steps)
 
 
@@ -152,7 +152,7 @@ def test_killed(runs, campaign):
 def test_stopped(runs, campaign):
     """SIGINT and SIGTERM, once or twice: the exit codes, and a checkpoint that goes on."""
     rng, sent = runs.rng, 0
-    while sent < campaign.pick(2, 60):
+    while sent < campaign.pick(2, 50):
         number = (signal.SIGINT, signal.SIGTERM)[sent % 2]
         process = runs.start()
         early = sent % 10 > 7

@@ -44,6 +44,8 @@ from tests.conftest import random_clouds
 from tests.contracts.families import shaken
 
 EPSILON = 0.1
+# One object: another one would be compiled for anew.
+PLAIN = optax.identity()
 
 
 def build_cost(flows, *, family="h", symmetric=True, seed=0):
@@ -70,7 +72,7 @@ def build_problem(*, uniform, k, terms, seed=0, **options):
         learning_rate=Schedule(0.01, 0.01),
         diffeo_learning_rate=Schedule(0.01, 0.01),
         max_iter=9,
-        optimiser=optax.identity(),
+        optimiser=PLAIN,
         **options,
     )  # fmt: skip
 
