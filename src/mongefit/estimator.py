@@ -291,7 +291,8 @@ class MongeMap(CostEstimator):
         Per training step: loss, epsilon, solver errors, whether it was applied, and the RMSE on
         validation pairs where there are any. Entry k describes the cost after k updates.
     diagnostics_ : dict
-        Whether and how well the final problem was solved.
+        Whether and how well the final problem was solved, checked from `map_` alone; the keys are
+        in docs/reliability.md.
     data_sha256_ : str
         Hash of the arrays that were fitted.
     scores_ : array
