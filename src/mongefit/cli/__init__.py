@@ -6,19 +6,34 @@ runs, so that help, version and usage errors come at once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 import mongefit
+from mongefit.cli.console import Ended, Interrupted
 from mongefit.cli.demo import demo
 from mongefit.cli.fit import fit
 from mongefit.cli.info import info
-from mongefit.cli.interrupts import ignore_signals, raise_on_termination
+from mongefit.cli.interrupts import Terminated, ignore_signals, raise_on_termination
 from mongefit.cli.reproduce import reproduce
 from mongefit.cli.select import select
 from mongefit.cli.transform import transform
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Commands that a signal ends with its exit code, also before the first line of theirs."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("Interrupted; nothing was written.") from None
+        except Terminated:
+            raise Ended("Terminated; nothing was written.") from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(mongefit.__version__, prog_name="mongefit")
 def cli() -> None:
     """Learn what moving costs and where things move.
