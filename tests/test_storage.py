@@ -387,6 +387,12 @@ FORGERIES = {
     "unknown activation": ("icnn", set_header("cost", "h", "activation", "__import__"), "valid"),
     "unknown option": ("icnn", set_header("options", "__class__", 1), "not a valid model"),
     "unknown precision": ("icnn", set_header("dtype", "object"), "unknown type 'object'"),
+    "setting as code": (
+        "icnn",
+        set_header("losses", [{"kind": "Directional", "settings": {"directions": "(1),f8"}}]),
+        "are not numbers",
+    ),
+    "size as code": ("shared flow", set_header("shape", [24, 24, "(1),f8"]), "whole numbers"),
     "precision as code": ("icnn", set_header("dtype", "(1).__class__,f8"), "unknown type"),
     "newer format": ("icnn", set_header("version", 7), "format version 7; this release"),
     **{

@@ -161,7 +161,10 @@ def _check_version(name: str, header: dict[str, Any]) -> None:
 
 def _rebuild(header: dict[str, Any], tensors: dict[str, np.ndarray]) -> MongeMap:
     n, m, dim = header["shape"]
-    # NumPy hands other names to Python's parser.
+    # JAX takes a text for the name of a data type, and NumPy hands one that it does not know to
+    # Python's parser.
+    if any(type(size) is not int or size < 1 for size in (n, m, dim)):
+        raise ModelFileError("its shape is not three whole numbers from 1 on.")
     if header["dtype"] not in _DTYPES:
         raise ModelFileError(f"it has numbers of the unknown type {str(header['dtype'])[:40]!r}.")
     dtype = jnp.dtype(header["dtype"])

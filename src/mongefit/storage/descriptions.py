@@ -151,6 +151,10 @@ def describe_part(part: Any) -> dict[str, Any] | None:
 def build_part(spec: dict[str, Any]) -> Any:
     if spec["kind"] not in _PARTS:
         raise ModelFileError(f"it holds a loss or solver of the unknown kind {spec['kind']!r}.")
+    # JAX takes other texts for names of data types, which NumPy hands to Python's parser.
+    words = [name for name, value in spec["settings"].items() if isinstance(value, str)]
+    if words not in ([], ["direction"]):
+        raise ModelFileError(f"the settings {words} of {spec['kind']} are not numbers.")
     # Arrays, such as learned directions, are written as lists.
     settings = {
         name: jnp.asarray(np.asarray(value, dtype=np.float64)) if isinstance(value, list) else value
