@@ -31,9 +31,7 @@ def made_up():
 def test_from_the_file_to_the_figure(tmp_path, monkeypatch, capsys):
     np.savez(tmp_path / "cells.npz", **made_up())
     small = MongeMap(hidden_layer_sizes=(4,), epsilon=0.2, max_iter=3, many_to_many=True)
-    monkeypatch.setattr(
-        "mongefit.model_selection.selecting.default_candidates", lambda: {"small": small}
-    )
+    monkeypatch.setattr("mongefit.model_selection.default_candidates", lambda: {"small": small})
     tutorial = runpy.run_path(str(SCRIPT))
     tutorial["main"](tmp_path / "cells.npz", tmp_path / "out", n_components=3, max_cells=50)
     said = capsys.readouterr().out
