@@ -119,7 +119,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
-    steps = 3000 if request.config.getoption("--long") else 500
+    steps = 3000 if request.config.getoption("--long") else 1200
     return Runs(tmp_path_factory.mktemp("runs"), steps)
 
 
