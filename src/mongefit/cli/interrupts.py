@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+# Signals on their way a second time, which are no new ones.
+_delivered_again: list[int] = []
 WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
 
 
@@ -24,8 +28,29 @@ def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def raise_on_termination() -> None:
-    """Turn SIGTERM into an exception, as Python does with Ctrl-C."""
+    """Turn SIGTERM into an exception, as Python does with Ctrl-C, and let neither get lost."""
     signal.signal(signal.SIGTERM, _raise_terminated)
+    sys.unraisablehook = _raise_again
+
+
+def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Deliver a signal anew whose exception came up where Python drops all of them.
+
+    Such as in JAX's callback of the garbage collector, which runs at any moment of training.
+    """
+    number = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}.get(dropped.exc_type)
+    if number is None:
+        sys.__unraisablehook__(dropped)
+        return
+    # A little later: here it would be dropped once more.
+    timer = threading.Timer(0.02, _deliver, (number,))
+    timer.daemon = True
+    timer.start()
+
+
+def _deliver(number: signal.Signals) -> None:
+    _delivered_again.append(number)
+    _thread.interrupt_main(number)
 
 
 def ignore_signals() -> None:
@@ -78,6 +103,8 @@ def _watch(told: socket.socket, grace: float, left: str) -> None:
 def _next_signal(told: socket.socket) -> signal.Signals | None:
     """The next of the signals that end a process, or None when there will be none."""
     while received := told.recv(1):
-        if received[0] in EXIT_CODES:
+        if received[0] in _delivered_again:
+            _delivered_again.remove(received[0])
+        elif received[0] in EXIT_CODES:
             return signal.Signals(received[0])
     return None
