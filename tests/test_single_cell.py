@@ -360,7 +360,7 @@ class TestFit:
         assert fitted.model is model and model is not given
         assert model.get_params() == {**given.get_params(), "many_to_many": True}
         assert not given.many_to_many
-        assert (default.epsilon, default.batch_size) == (0.05, 512)
+        assert (default.epsilon, default.max_iter, default.batch_size) == (0.1, 40, 512)
         np.testing.assert_array_equal(X, adata.obsm["X_pca"][:8])
         np.testing.assert_array_equal(Y, adata.obsm["X_pca"][8:14])
         assert known["pairs"].tolist() == [[0, 0], [0, 1]]

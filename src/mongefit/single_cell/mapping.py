@@ -118,7 +118,8 @@ def fit(
         What to fit: an estimator with options, which is itself not changed; an `EnsembleMap` tells
         how sure it is. By default, from ten clones on, the first of
         `mongefit.model_selection.default_candidates`, stopped where held-out clones are predicted
-        best; else ``MongeMap(epsilon=0.05)``. In batches of at least 512 cells.
+        best; with fewer clones stopped after 40 steps; without any ``MongeMap(epsilon=0.05)``. In
+        batches of at least 512 cells.
 
     Returns
     -------
