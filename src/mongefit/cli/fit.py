@@ -20,7 +20,12 @@ from mongefit.cli.cells import (
 )
 from mongefit.cli.console import Console, command, count, keeping, start_jax
 from mongefit.cli.interrupts import promptly_interruptible
-from mongefit.cli.options import number_or_range, read_config, whole_numbers
+from mongefit.cli.options import (
+    check_training_options,
+    number_or_range,
+    read_config,
+    whole_numbers,
+)
 from mongefit.cli.outputs import check_folder, check_output
 
 if TYPE_CHECKING:
@@ -193,7 +198,7 @@ def fit(
         check_cells(cells, target, pairs=pairs, weighted=weighted, learns=learns)
     else:
         _check_tables(cells, target, pairs, learns=learns)
-    _check_options(options)
+    check_training_options(options)
     check_output(output, force=force, inputs=(source, target, pairs, source_weight, target_weight))
     names = ["map.png", "cost.png", "history.png"]
     if not learns or options["max_iter"] == 0:
@@ -295,20 +300,6 @@ def _check_tables(
             "A cost is learned from known pairs: give --pairs FILE, or use --cost sqeuclidean "
             "without --diffeo for the map of a fixed cost."
         )
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    """Find what fit would refuse before any file is read."""
-    from mongefit.validation import check_count, check_layers, check_positive, check_schedule
-
-    for name in ("epsilon", "learning_rate", "diffeo_learning_rate"):
-        check_schedule(options[name], name)
-    check_count(options["max_iter"], "max_iter")
-    check_count(options["n_init"], "n_init", minimum=1)
-    if options["batch_size"] is not None:
-        check_count(options["batch_size"], "batch_size", minimum=2)
-    check_layers(options["hidden_layer_sizes"])
-    check_positive(options["alpha"], "alpha")
 
 
 def _say_what_was_taken(

@@ -78,3 +78,17 @@ def _as_text(option: click.Option, key: str, value: Any, path: str) -> Any:
     if isinstance(value, list | dict | bool):
         raise click.BadParameter(f"{path}: {key} cannot be {value!r}.")
     return str(value)
+
+
+def check_training_options(options: dict[str, Any]) -> None:
+    """Find what fit would refuse before any file is read."""
+    from mongefit.validation import check_count, check_layers, check_positive, check_schedule
+
+    for name in ("epsilon", "learning_rate", "diffeo_learning_rate"):
+        check_schedule(options[name], name)
+    check_count(options["max_iter"], "max_iter")
+    check_count(options["n_init"], "n_init", minimum=1)
+    if options["batch_size"] is not None:
+        check_count(options["batch_size"], "batch_size", minimum=2)
+    check_layers(options["hidden_layer_sizes"])
+    check_positive(options["alpha"], "alpha")
