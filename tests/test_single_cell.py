@@ -29,7 +29,7 @@ from mongefit.single_cell import (
     pull_back_genes,
     transport,
 )
-from mongefit.single_cell.selection import select
+from mongefit.single_cell.selection import take
 from mongefit.single_cell.times import Times
 
 anndata = pytest.importorskip("anndata")
@@ -57,7 +57,7 @@ def cells(*, days=DAYS, X=None, **columns):
 
 
 def chosen(adata, *, source=2, target=4, time_key="day", **options):
-    return select(adata, times=Times.of(time_key, source, target), **options)
+    return take(adata, times=Times.of(time_key, source, target), **options)
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def read_selection(
     path: str, cells: CellOptions, pairs: str | None, *, many_to_many: bool
 ) -> Selection:
     """Both clouds of an .h5ad file and what is known of them."""
-    from mongefit.single_cell.selection import select
+    from mongefit.single_cell.selection import take
     from mongefit.single_cell.times import Times
 
     times = Times.of(str(cells.time_key), cells.source_time, cells.target_time)
@@ -120,7 +120,7 @@ def read_selection(
     # Backed, because X may be large and often is not needed.
     adata = read_cells(path, backed=True)
     try:
-        return select(
+        return take(
             adata,
             times=times,
             use_rep=cells.use_rep,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mongefit import model_selection
 from mongefit.errors import DataError
 from mongefit.single_cell.mapping import SingleCellMap, with_origin
-from mongefit.single_cell.selection import Selection
-from mongefit.single_cell.selection import select as take
+from mongefit.single_cell.selection import Selection, take
 from mongefit.single_cell.times import Times
 
 if TYPE_CHECKING:

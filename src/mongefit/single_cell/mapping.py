@@ -20,7 +20,7 @@ from mongefit.model_selection import default_candidates
 from mongefit.model_selection import select as choose
 from mongefit.single_cell.columns import check_adata
 from mongefit.single_cell.representation import Components, Representation
-from mongefit.single_cell.selection import Selection, select
+from mongefit.single_cell.selection import Selection, take
 from mongefit.single_cell.times import Times
 from mongefit.storage import Section, load_with_cells, save
 from mongefit.storage.descriptions import describe_option
@@ -135,7 +135,7 @@ def fit(
         raise OptionError(
             f"model must be a MongeMap or an EnsembleMap, got {type(model).__name__}."
         )
-    selection = select(
+    selection = take(
         adata,
         times=Times.of(time_key, source, target),
         use_rep=use_rep,

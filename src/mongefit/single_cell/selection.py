@@ -100,7 +100,7 @@ class Selection:
         return max(map(len, sides))
 
 
-def select(
+def take(
     adata: AnnData,
     *,
     times: Times,
