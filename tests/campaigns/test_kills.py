@@ -78,6 +78,10 @@ class Runs:
     def logged(self) -> list[int]:
         return [int(line) for line in (self.folder / "log").read_text().split("\n")[:-1]]
 
+    def done(self) -> int:
+        """Steps that were taken, now or before the run was cut off."""
+        return max([*self.logged(), self.reached])
+
     def wait_for_steps(self, process, count=2):
         """Until the program runs (1) or has taken steps (2); False if it was over before."""
         while len(self.logged()) < count:
@@ -89,10 +93,9 @@ class Runs:
     def check(self, process) -> None:
         """What is on disk can be read, and lacks at most one interval of what was done."""
         path = self.folder / "kept/checkpoint.safetensors"
-        done = read_tensors(path)[0]["done"] if path.exists() else 0
-        logged = max([*self.logged(), self.reached])
-        assert self.reached <= done <= logged <= done + INTERVAL
-        self.reached = done
+        kept = read_tensors(path)[0]["done"] if path.exists() else 0
+        assert self.reached <= kept <= self.done() <= kept + INTERVAL
+        self.reached = kept
         over = process.returncode == 0
         assert over == (self.folder / "cut.mongefit").exists()
         if over:
@@ -158,14 +161,14 @@ def test_stopped(runs, campaign):
         early = sent % 10 > 7
         if runs.wait_for_steps(process, 1 if early else 2):
             time.sleep(rng.uniform() * (1.5 if early else 0.3))
-        reached = max(runs.logged())
+        reached = runs.done()
         process.send_signal(number)
         if sent % 10 in (2, 3):
             time.sleep(rng.uniform() * 0.05)
             process.send_signal(number)
         code, said = process.wait(120), process.stderr.read().decode()
         # It may have been over before; but training does not go on for long.
-        assert code != 0 or max(runs.logged()) == runs.steps + 1 <= reached + 300, said
+        assert code != 0 or runs.done() == runs.steps + 1 <= reached + 300, said
         if code != 0:
             assert code == 128 + number, said
             assert "Traceback" not in said
