@@ -141,6 +141,9 @@ def losses(known: Known, dim: int, kind: str, max_points: int) -> dict:
         )
     elif kind == "soft pairs":
         path = held_out_path(model, known, folds, max_points, 0)
+    elif kind == "robust pairs":
+        model.set_params(losses=[Paired(huber=1.5)])
+        path = held_out_path(model, known, folds, max_points, 0)
     else:
         weighted = [Groups()] if kind == "groups" else [Paired(), 1.0 * Groups()]
         path = _grouped_path(model.set_params(losses=weighted), known, folds, max_points)
@@ -261,7 +264,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["nested", "coverage", "losses"])
     parser.add_argument("--dims", nargs="+", type=int, default=[10])
     parser.add_argument("--folds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--kinds", nargs="+", default=["pairs", "soft pairs", "groups", "both"])
+    kinds = ["pairs", "soft pairs", "robust pairs", "groups", "both"]
+    parser.add_argument("--kinds", nargs="+", default=kinds)
     parser.add_argument("--max-points", type=int, default=512)
     parser.add_argument("--report", help="JSON lines to make tables of")
     parser.add_argument("--figure", help="PNG to draw with --report")
