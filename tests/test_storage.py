@@ -392,6 +392,11 @@ FORGERIES = {
         set_header("losses", [{"kind": "Directional", "settings": {"directions": "(1),f8"}}]),
         "are not numbers",
     ),
+    "setting as list": (
+        "icnn",
+        set_header("losses", [{"kind": "Paired", "settings": {"huber": [2.0]}}]),
+        "['huber'] of Paired are lists",
+    ),
     "size as code": ("shared flow", set_header("shape", [24, 24, "(1),f8"]), "whole numbers"),
     "precision as code": ("icnn", set_header("dtype", "(1).__class__,f8"), "unknown type"),
     "newer format": ("icnn", set_header("version", 7), "format version 7; this release"),

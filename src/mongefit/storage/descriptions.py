@@ -155,12 +155,17 @@ def build_part(spec: dict[str, Any]) -> Any:
     words = [name for name, value in spec["settings"].items() if isinstance(value, str)]
     if words not in ([], ["direction"]):
         raise ModelFileError(f"the settings {words} of {spec['kind']} are not numbers.")
+    kind = _PARTS[spec["kind"]]
+    single = {field.name for field in fields(kind) if field.metadata.get("static", False)}
+    lists = {name for name, value in spec["settings"].items() if isinstance(value, list)}
+    if single & lists:
+        raise ModelFileError(f"the settings {sorted(single & lists)} of {spec['kind']} are lists.")
     # Arrays, such as learned directions, are written as lists.
     settings = {
         name: jnp.asarray(np.asarray(value, dtype=np.float64)) if isinstance(value, list) else value
         for name, value in spec["settings"].items()
     }
-    part = _PARTS[spec["kind"]](**settings)
+    part = kind(**settings)
     return spec["weight"] * part if "weight" in spec else part
 
 
