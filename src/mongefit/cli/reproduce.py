@@ -26,7 +26,9 @@ _NAMES = ("inverse-ot", "limited-pairs", "live-seq", "displacements")
     show_default=True,
     help="Folder to leave a folder for each experiment in.",
 )
-@click.option("--quick", is_flag=True, help="A small version, for a first look.")
+@click.option(
+    "--quick", is_flag=True, help="A small version with default settings, for a first look."
+)
 @click.option("--force", is_flag=True, help="Do all runs anew instead of going on.")
 @click.option("--counts", metavar="FILE", help="live-seq: GSE141064_count.final.csv.gz.")
 @click.option("--samples", metavar="FILE", help="live-seq: the sample table.")

@@ -115,6 +115,11 @@ class Goal:
         return f"{'met' if self.met else 'MISSED'}: {self.what} (found {self.found})"
 
 
+def presets(*, quick: bool) -> tuple[str, ...]:
+    """The presets to run; in a small version, which is mostly compilation, the default alone."""
+    return PRESETS[:1] if quick else PRESETS
+
+
 class Experiment(abc.ABC):
     """An experiment of the paper."""
 

@@ -14,7 +14,6 @@ from mongefit.baselines import EuclideanMap
 from mongefit.datasets.toys import Displacements as Kind
 from mongefit.estimator import MongeMap
 from mongefit.experiments.base import (
-    PRESETS,
     Experiment,
     Goal,
     Outcome,
@@ -22,6 +21,7 @@ from mongefit.experiments.base import (
     Run,
     crossed,
     group,
+    presets,
 )
 from mongefit.experiments.panels import Arrays, panels
 from mongefit.experiments.settings import Settings, paper
@@ -57,6 +57,7 @@ class DisplacementsExperiment(Experiment):
 
     def __init__(self, *, quick: bool = False):
         self._n, self._seeds = (32, 1) if quick else (128, 5)
+        self._presets = presets(quick=quick)
         changes: dict[str, Any] = {"max_iter": 30, "hidden_layer_sizes": (8, 8)} if quick else {}
         default = dataclasses.replace(_DEFAULT, **changes)
         iterations = default.max_iter if quick else 500
@@ -66,7 +67,7 @@ class DisplacementsExperiment(Experiment):
         }
 
     def runs(self) -> list[Run]:
-        plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in PRESETS)]
+        plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in self._presets)]
         return crossed(plans, _KINDS, self._seeds)
 
     def options(self, run: Run) -> dict[str, Any]:

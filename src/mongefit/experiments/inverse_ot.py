@@ -12,7 +12,6 @@ from mongefit import datasets
 from mongefit.baselines import EuclideanMap
 from mongefit.estimator import MongeMap
 from mongefit.experiments.base import (
-    PRESETS,
     Experiment,
     Goal,
     Outcome,
@@ -20,6 +19,7 @@ from mongefit.experiments.base import (
     Run,
     crossed,
     group,
+    presets,
 )
 from mongefit.experiments.panels import map_panels
 from mongefit.experiments.settings import Settings, paper
@@ -55,6 +55,7 @@ class InverseOTExperiment(Experiment):
 
     def __init__(self, *, quick: bool = False):
         self._n, self._new, self._seeds = (32, 16, 1) if quick else (128, 32, 5)
+        self._presets = presets(quick=quick)
         changes: dict[str, Any] = {"max_iter": 60, "hidden_layer_sizes": (8, 8)} if quick else {}
         default = {case: dataclasses.replace(s, **changes) for case, s in _DEFAULT.items()}
         self._settings = {
@@ -63,7 +64,7 @@ class InverseOTExperiment(Experiment):
         }
 
     def runs(self) -> list[Run]:
-        plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in PRESETS)]
+        plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in self._presets)]
         return crossed(plans, _DEFAULT, self._seeds)
 
     def options(self, run: Run) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from mongefit.datasets import LimitedPairs, limited_pairs
 from mongefit.experiments.base import (
-    PRESETS,
     Experiment,
     Goal,
     Outcome,
@@ -19,6 +18,7 @@ from mongefit.experiments.base import (
     Run,
     crossed,
     group,
+    presets,
 )
 from mongefit.experiments.methods import (
     COUPLING,
@@ -79,6 +79,7 @@ class LimitedPairsExperiment(Experiment):
         self._sizes = {2: _SIZES[2]} if quick else _SIZES
         self._shares = (1 / 4,) if quick else _SHARES
         self._seeds, self._new = (2, 64) if quick else (5, 256)
+        self._presets = presets(quick=quick)
         self._settings = {
             (dim, *plan): settings
             for dim in self._sizes
@@ -86,7 +87,7 @@ class LimitedPairsExperiment(Experiment):
         }
 
     def runs(self) -> list[Run]:
-        plans = [(EUCLIDEAN, ""), *((m, preset) for preset in PRESETS for m in LEARNED)]
+        plans = [(EUCLIDEAN, ""), *((m, preset) for preset in self._presets for m in LEARNED)]
         cases = [
             _case(dim, round(share * n))
             for dim, (n, _) in self._sizes.items()

@@ -59,6 +59,8 @@ def fit_method(
     settings: MethodSettings | None,
     data: tuple[Points, Points, NDArray[np.int64]],
     seed: int,
+    *,
+    pair_weight: NDArray[Any] | None = None,
 ) -> Any:
     """Fit a method on two clouds and known pairs."""
     X, Y, pairs = data
@@ -70,7 +72,7 @@ def fit_method(
         model = settings.estimator(MongeMap, X.shape[1], seed, [Paired()])
     else:
         model = settings.estimator(CouplingFit, X.shape[1], seed, [CorrectMass()])
-    return model.fit(X, Y, pairs=pairs)
+    return model.fit(X, Y, pairs=pairs, pair_weight=pair_weight)
 
 
 def skipped_steps(model: Any) -> float | None:
