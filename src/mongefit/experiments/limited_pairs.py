@@ -164,6 +164,7 @@ class LimitedPairsExperiment(Experiment):
 
     def draw(self, results: Sequence[Result]) -> Figure:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
 
         shown = {key: self.measures[key] for key in ("incorrect", "train", "rmse", "divergence")}
         figure = Figure(figsize=(2.5 * len(self._sizes) + 0.6, 7.6), layout="constrained")
@@ -179,6 +180,9 @@ class LimitedPairsExperiment(Experiment):
                 ).items():
                     _draw_line(ax, of_line, measure, method, preset)
                 ax.set_yscale("log")
+                ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+                ax.yaxis.set_major_formatter("{x:g}")
+                ax.yaxis.set_minor_formatter(NullFormatter())
                 ax.grid(alpha=0.3)
                 ax.set_xscale("log", base=2)
                 ax.set_xticks([round(share * self._sizes[dim][0]) for share in self._shares])
