@@ -50,7 +50,7 @@ test-min:
 	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt \
 		--editable . anndata ott-jax --group dev
-	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal
+	SCIPY_ARRAY_API=1 $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal  # for sklearn 1.6's checks
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
