@@ -688,7 +688,6 @@ def quick_solver(monkeypatch):
 @parametrize_with_checks(
     [OntoTurned("sqeuclidean", epsilon=1.0)],
     expected_failed_checks=lambda _: DOES_NOT_APPLY,
-    xfail_strict=True,
 )
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)

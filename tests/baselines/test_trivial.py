@@ -365,7 +365,6 @@ DOES_NOT_APPLY = {"check_dtype_object": "arrays of objects are refused, not sear
         DOES_NOT_APPLY
         | ({"check_fit2d_1sample": "needs two pairs"} if isinstance(estimator, PairedRidge) else {})
     ),
-    xfail_strict=True,
 )
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)
