@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 import time
+import warnings
 from types import SimpleNamespace
 
 import jax
@@ -26,6 +27,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import mongefit
 from mongefit.cli import cli
+from mongefit.cli.console import Console
 from mongefit.cli.interrupts import Terminated
 from mongefit.cli.pictures import save_cost
 from mongefit.convex import SquaredEuclidean
@@ -135,6 +137,16 @@ def model(tmp_path_factory):
     x, y = t_shape(N, seed=3)
     MongeMap("sqeuclidean", epsilon=0.05).fit(x, y).save(folder / "any.mongefit")
     return folder / "any.mongefit"
+
+
+def test_users_are_not_told_what_libraries_will_drop(capsys):
+    class Both(UserWarning, DeprecationWarning):
+        pass
+
+    with Console(quiet=False, verbose=False, as_json=False).running():
+        warnings.warn("parseString is deprecated", Both, stacklevel=1)
+        warnings.warn("points coincide", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: points coincide\n"
 
 
 class TestStart:

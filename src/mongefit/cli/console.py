@@ -130,6 +130,8 @@ class Console:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
+            # Some are both, such as those of pyparsing about what matplotlib calls.
+            warnings.simplefilter("ignore", DeprecationWarning)
             warnings.showwarning = lambda message, *_, **__: self.warn(str(message))
             try:
                 yield
