@@ -187,3 +187,9 @@ class TestLosses:
     def test_losses_check_their_own_options(self, build):
         with pytest.raises(OptionError, match="at least"):
             build()
+
+
+def test_a_pair_of_weight_zero_is_as_good_as_left_out():
+    pairs, weight = [[0, 0], [1, 1], [2, 2]], [2.0, 0.0, 2.0]
+    _, confidence = check_pairs(pairs, 3, 3, weight=weight)
+    np.testing.assert_array_equal(confidence, [1.0, 0.0, 1.0])

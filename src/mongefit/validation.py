@@ -231,7 +231,9 @@ def _check_pair_weight(weight: Any, size: int) -> NDArray[np.float64]:
     if weight is None:
         return np.ones(size)
     # Confidences are relative, so any sum will do.
-    return size * check_weights(weight, size, "pair_weight", normalize=True)
+    # One on average over the pairs that count: one of weight 0 is as good as left out.
+    share = check_weights(weight, size, "pair_weight", normalize=True)
+    return np.count_nonzero(share) * share
 
 
 def _check_one_to_one(pairs: NDArray[np.int64], *, many_to_many: bool) -> None:
