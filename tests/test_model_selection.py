@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+
+import jax
 import numpy as np
 import pytest
 
@@ -15,7 +18,7 @@ from mongefit.model_selection import (
     select,
 )
 from mongefit.model_selection.folds import Known, Thinned
-from mongefit.model_selection.selecting import best_choice, stopped
+from mongefit.model_selection.selecting import best_choice, held_out_path, stopped
 
 N = 48
 X, Y = datasets.t_shape(N, seed=0)
@@ -101,6 +104,20 @@ class TestThinned:
         part = Thinned.of(self.known, 1000, seed=0)
         np.testing.assert_array_equal(part.x, X)
         np.testing.assert_allclose(part.a, 1 / N)
+
+
+def test_folds_with_other_numbers_of_points_compile_nothing_new(caplog):
+    """In folds of one clone each: of one pair, of two, and of two that share a point."""
+    pairs = [[0, 0], [1, 1], [2, 2], [3, 3], [3, 4], [5, 5], [5, 6], [7, 7]]
+    clones = np.array([0, 1, 1, 2, 2, 3, 3, 4])
+    known = Known.of(X, Y, pairs, None, clones)
+    estimator = MongeMap(**(OPTIONS | {"hidden_layer_sizes": (5,), "max_iter": 2}))
+    with caplog.at_level(logging.WARNING, logger="jax"), jax.log_compiles():
+        path = held_out_path(estimator, known, clones, None, 0)
+    assert np.all(np.isfinite(path))
+    lines = [line.split(" with ")[0] for line in caplog.messages if line.startswith("Compiling")]
+    compiled = [line for line in lines if "run_interval" in line]
+    assert len(compiled) == 1
 
 
 class TestSelect:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -142,13 +143,14 @@ class TrainedEstimator(EntropicEstimator):
         max_iter = int(self.max_iter)
         if max_iter == 0:
             return [Run(model, np.inf, {}) for model in models]
+        pairs = None if known.pairs is None else Pairs.of(
+            known.pairs,
+            jnp.asarray(known.pair_weight, dtype),
+            also=None if held_out is None else held_out[:, 0],
+        )  # fmt: skip
         problem = Problem(
             clouds.x, clouds.y, clouds.a, clouds.b,
-            pairs=None if known.pairs is None else Pairs.of(
-                known.pairs,
-                jnp.asarray(known.pair_weight, dtype),
-                also=None if held_out is None else held_out[:, 0],
-            ),
+            pairs=pairs,
             subsets=None if known.groups is None else Subsets(
                 Subset.of(known.groups[0], clouds.a), Subset.of(known.groups[1], clouds.b)
             ),
@@ -160,7 +162,7 @@ class TrainedEstimator(EntropicEstimator):
             max_iter=max_iter,
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,
-            validation=None if held_out is None else _validation(held_out, known, dtype),
+            validation=None if held_out is None else _validation(held_out, pairs, dtype),
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
         batches = self._batches(problem, seed)
@@ -196,11 +198,14 @@ def _require_memory(problem: Problem, models: Sequence[Model], batches: Batches 
     )
 
 
-def _validation(pairs: NDArray[np.int64], known: Knowledge, dtype: Any) -> Pairs:
-    """Pairs to choose by, padded to the number of known ones so that all folds compile once."""
-    size = max(len(pairs), 0 if known.pairs is None else len(known.pairs))
-    table = np.concatenate([pairs, np.repeat(pairs[:1], size - len(pairs), axis=0)])
-    return Pairs.of(table, jnp.asarray(np.arange(size) < len(pairs), dtype))
+def _validation(held_out: NDArray[np.int64], pairs: Pairs | None, dtype: Any) -> Pairs:
+    """Pairs to choose by, in the shapes of the known ones so that all folds compile once."""
+    size = max(len(held_out), 0 if pairs is None else len(pairs.source))
+    table = np.concatenate([held_out, np.repeat(held_out[:1], size - len(held_out), axis=0)])
+    chosen = Pairs.of(table, jnp.asarray(np.arange(size) < len(held_out), dtype))
+    if pairs is None:
+        return chosen
+    return dataclasses.replace(chosen, rows=pairs.rows, columns=pairs.columns)
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:
