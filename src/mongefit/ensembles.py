@@ -16,6 +16,7 @@ from mongefit.errors import DataError, OptionError
 from mongefit.estimator import MongeMap
 from mongefit.model_selection.folds import Known, Thinned, check_max_points
 from mongefit.progress import progress_bar
+from mongefit.together import Fit, fit_together
 from mongefit.validation import check_count, check_points, check_seed
 
 _REACH = 0.95
@@ -96,11 +97,13 @@ class EnsembleMap(TransformerMixin, BaseEstimator):
         known = Known.of(X, Y, pairs, pair_weight, clones)
         each = np.full(known.n_clones, 1 / known.n_clones)
         counts = np.random.default_rng(seed).multinomial(known.n_clones, each, size=n_members)
-        members = []
-        with progress_bar(n_members, self.verbose) as bar:
-            for k, drawn in enumerate(counts):
-                members.append(self._member(known, drawn, size, seed + k))
-                bar.update()
+        fits = [self._fit_of(known, drawn, size, seed + k) for k, drawn in enumerate(counts)]
+        with progress_bar(n_members, self.verbose) as bar, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for failure in fit_together(fits, on_fit=bar.update):
+                if failure is not None:
+                    raise failure
+        members = [fit.estimator for fit in fits]
         sources = known.x[known.pairs[:, 0]]
         self.scores_ = _scores(known, counts, np.stack([m.transform(sources) for m in members]))
         self.members_: list[MongeMap] = members
@@ -157,19 +160,13 @@ class EnsembleMap(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return np.stack([member.transform(X) for member in self.members_])
 
-    def _member(
-        self, known: Known, drawn: NDArray[np.int64], size: int | None, seed: int
-    ) -> MongeMap:
+    def _fit_of(self, known: Known, drawn: NDArray[np.int64], size: int | None, seed: int) -> Fit:
+        """The fit of a member."""
         part = Thinned.of(known, size, seed)
         model = default_member() if self.estimator is None else unfitted(self.estimator)
         model.set_params(many_to_many=True, batch_size=None, verbose=0, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
-            return model.fit(
-                part.x, part.y, pairs=part.pairs, pair_weight=known.weight * drawn[known.clone],
-                source_weight=part.a, target_weight=part.b,
-            )  # fmt: skip
+        # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
+        return Fit(model, part.arguments(known.weight * drawn[known.clone]))
 
 
 def default_member() -> MongeMap:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import os
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mongefit._numerics import cast, double_precision
 from mongefit.convex import ConvexFunction
+from mongefit.costs import Cost
 from mongefit.diffeos import Diffeo
 from mongefit.duals import Differentiation, DualSolver
 from mongefit.errors import DataError, OptionError, warn_user
@@ -20,9 +22,22 @@ from mongefit.files import StrPath
 from mongefit.fitted import Clouds, solved_map, transported
 from mongefit.losses import Groups, Paired, Term
 from mongefit.penalties import CostSize
-from mongefit.trained import TrainedEstimator, check_terms
+from mongefit.trained import TrainedEstimator, Training, check_terms
 from mongefit.training import Checkpoint, Run
 from mongefit.validation import Knowledge, check_count, check_validation_pairs
+
+
+class Fitting(NamedTuple):
+    """A fit that is checked and not trained: ``training`` is None where nothing is learned."""
+
+    X: ArrayLike
+    clouds: Clouds
+    known: Knowledge
+    held_out: NDArray[np.int64] | None
+    n_losses: int
+    epsilon: float
+    costs: list[Cost]
+    training: Training | None
 
 
 class CostEstimator(TrainedEstimator):
@@ -127,66 +142,91 @@ class CostEstimator(TrainedEstimator):
             checkpoint = Checkpoint(checkpoint, resume=resume)
         elif resume:
             raise OptionError("resume needs checkpoint, a folder to go on from.")
+        with double_precision():
+            fitting = self._begin(
+                X, Y, pairs=pairs, pair_weight=pair_weight, groups=groups,
+                validation_pairs=validation_pairs, source_weight=source_weight,
+                target_weight=target_weight,
+            )  # fmt: skip
+            runs = []
+            if fitting.training is not None:
+                runs = self._train(fitting.training, fitting.clouds, checkpoint)
+            return self._complete(fitting, runs)
+
+    def _begin(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        groups: tuple[ArrayLike, ArrayLike] | None = None,
+        validation_pairs: ArrayLike | None = None,
+        source_weight: ArrayLike | None = None,
+        target_weight: ArrayLike | None = None,
+    ) -> Fitting:
+        """Check everything, up to what there is to train. To be called in double precision."""
         notes: list[str] = []
         options = self._check_training_options(notes)
-        epsilon, seed = options.epsilon, options.seed
         penalties = [1e-7 * CostSize()] if self.penalties is None else self.penalties
         penalties = check_terms(penalties, "penalties")
         n_init = check_count(self.n_init, "n_init", minimum=1)
-        with double_precision():
-            clouds = self._check_clouds(X, Y, source_weight, target_weight)
-            clouds.warnings[:0] = notes
-            known = self._check_knowledge(clouds, pairs, pair_weight, groups)
-            held_out = check_validation_pairs(
-                validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
+        clouds = self._check_clouds(X, Y, source_weight, target_weight)
+        clouds.warnings[:0] = notes
+        known = self._check_knowledge(clouds, pairs, pair_weight, groups)
+        held_out = check_validation_pairs(
+            validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
+        )
+        costs = [
+            build_cost(
+                clouds.dim,
+                cost=self.cost,
+                diffeo=self.diffeo,
+                hidden_layer_sizes=self.hidden_layer_sizes,
+                symmetric=self.symmetric,
+                alpha=self.alpha,
+                random_state=options.seed + k,
             )
-            costs = [
-                build_cost(
-                    clouds.dim,
-                    cost=self.cost,
-                    diffeo=self.diffeo,
-                    hidden_layer_sizes=self.hidden_layer_sizes,
-                    symmetric=self.symmetric,
-                    alpha=self.alpha,
-                    random_state=seed + k,
-                )
-                for k in range(n_init)
-            ]
-            cost = costs[0]
-            losses = check_terms(
-                self._default_losses(known) if self.losses is None else self.losses, "losses"
+            for k in range(n_init)
+        ]
+        cost = costs[0]
+        losses = check_terms(
+            self._default_losses(known) if self.losses is None else self.losses, "losses"
+        )
+        learns = cost.h.learned or cost.phi_mu is not None or cost.phi_nu is not None
+        if learns and not losses:
+            raise DataError(
+                "There is a cost to learn and nothing to learn it from: give pairs or groups, "
+                "or losses=[TargetFit()] for the target alone, or use cost='sqeuclidean' and "
+                "no diffeo for a map with a fixed cost."
             )
-            learns = cost.h.learned or cost.phi_mu is not None or cost.phi_nu is not None
-            if learns and not losses:
-                raise DataError(
-                    "There is a cost to learn and nothing to learn it from: give pairs or groups, "
-                    "or losses=[TargetFit()] for the target alone, or use cost='sqeuclidean' and "
-                    "no diffeo for a map with a fixed cost."
-                )
-            if n_init > 1 and not isinstance(self.cost, str) and not isinstance(self.diffeo, str):
-                warn_user("n_init has no effect: costs and flows that are given start as they are.")
-            if losses and not learns:
-                warn_user(
-                    "Pairs, groups and losses are not used: with a fixed cost and no diffeo "
-                    "nothing is learned."
-                )
-            history: dict[str, np.ndarray] = {}
-            learned: tuple[Any, ...] = ()
-            cost = cast(cost, clouds.x.dtype)
-            scores = np.zeros(0)
-            if learns:
-                costs = [cast(cost, clouds.x.dtype) for cost in costs]
-                runs = self._train(
-                    clouds, costs, known, losses, penalties, options, checkpoint, held_out
-                )
-                scores = np.asarray([_score(run, clouds, epsilon[1], held_out) for run in runs])
-                best = runs[int(np.argmin(scores))]
-                history = _in_data_units(best.history, clouds)
-                cost, learned = best.model.cost, best.model.terms[: len(losses)]
-            arrays = (*known.arrays(), held_out)
-            self._finish(X, clouds, cost, epsilon=epsilon[1], history=history, known=arrays)
-            self.losses_ = learned
-            self.scores_ = scores
+        if n_init > 1 and not isinstance(self.cost, str) and not isinstance(self.diffeo, str):
+            warn_user("n_init has no effect: costs and flows that are given start as they are.")
+        if losses and not learns:
+            warn_user(
+                "Pairs, groups and losses are not used: with a fixed cost and no diffeo "
+                "nothing is learned."
+            )
+        costs = [cast(cost, clouds.x.dtype) for cost in costs]
+        training = None
+        if learns:
+            training = self._training(clouds, costs, known, losses, penalties, options, held_out)
+        return Fitting(X, clouds, known, held_out, len(losses), options.epsilon[1], costs, training)
+
+    def _complete(self, fitting: Fitting, runs: Sequence[Run]) -> Self:
+        """Keep the best run and build its map. To be called in double precision."""
+        clouds, epsilon, held_out = fitting.clouds, fitting.epsilon, fitting.held_out
+        cost, history = fitting.costs[0], {}
+        learned: tuple[Any, ...] = ()
+        scores = np.asarray([_score(run, clouds, epsilon, held_out) for run in runs])
+        if len(runs):
+            best = runs[int(np.argmin(scores))]
+            history = _in_data_units(best.history, clouds)
+            cost, learned = best.model.cost, best.model.terms[: fitting.n_losses]
+        arrays = (*fitting.known.arrays(), held_out)
+        self._finish(fitting.X, clouds, cost, epsilon=epsilon, history=history, known=arrays)
+        self.losses_ = learned
+        self.scores_ = scores
         return self
 
     @abc.abstractmethod
@@ -204,7 +244,7 @@ def _in_data_units(history: dict[str, np.ndarray], clouds: Clouds) -> dict[str, 
 
 def _score(run: Run, clouds: Clouds, epsilon: float, pairs: NDArray[np.int64] | None) -> float:
     """What a run is chosen by: RMSE on pairs that it was not trained on, or its objective."""
-    if run.gave_up:
+    if run.failure:
         return np.inf
     if pairs is None:
         return run.objective

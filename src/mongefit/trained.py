@@ -73,6 +73,37 @@ class TrainingOptions(NamedTuple):
     seed: int
 
 
+class Training(NamedTuple):
+    """What a fit has to train: a problem, the models to start from, and how to draw batches."""
+
+    problem: Problem
+    models: list[Model]
+    batches: Batches | None
+
+    def memory(self) -> tuple[int, str]:
+        """Bytes that a step of one model needs, and what for."""
+        problem, model = self.problem, self.models[0]
+        if self.batches is not None:
+            problem = self.batches.draw(problem, jnp.asarray(0))[0]
+        n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
+        rows, columns = (needed(model, problem, way) for way in ("forward", "reverse"))
+        asked = Asked(rows, columns, n, m)
+        # What XLA sets aside for a step: matrices over all pairs, of the costs, the dual and the
+        # plan, and vectors for every pair whose gradient is asked for, or kept from step to step.
+        vectors = n * m if model.cost.h.solves else asked.count
+        values = 12 * n * m + 5 * dim * vectors + (4 * m * m if m <= LARGEST_FACTORISED else 0)
+        return problem.x.dtype.itemsize * values, f"A training step between {n} and {m} points"
+
+    def require_memory(self) -> None:
+        """Refuse a step that would not fit, with all models that are trained at once."""
+        size, what = self.memory()
+        smaller = "Set batch_size, such as 512."
+        if self.batches is not None:
+            smaller = "Set a smaller batch_size."
+        at_once = 1 if jax.default_backend() == "cpu" else len(self.models)
+        require_memory(size * at_once, f"{what} needs about", smaller, on_device=True)
+
+
 class TrainedEstimator(EntropicEstimator):
     """What every estimator that trains a cost by steps shares."""
 
@@ -120,7 +151,7 @@ class TrainedEstimator(EntropicEstimator):
             members = check_groups(groups, np.asarray(clouds.a), np.asarray(clouds.b))
         return Knowledge(table, weight, members)
 
-    def _train(
+    def _training(
         self,
         clouds: Clouds,
         costs: Sequence[Cost],
@@ -128,10 +159,9 @@ class TrainedEstimator(EntropicEstimator):
         losses: Sequence[Weighted],
         penalties: Sequence[Weighted],
         options: TrainingOptions,
-        checkpoint: Checkpoint | None = None,
         held_out: NDArray[np.int64] | None = None,
-    ) -> list[Run]:
-        """Train each of the costs; without steps they come back as they are."""
+    ) -> Training:
+        """What there is to train from each of the costs."""
         dtype = clouds.x.dtype
         terms = [each.term for each in [*losses, *penalties]]
         _check_requirements(terms, known)
@@ -140,9 +170,6 @@ class TrainedEstimator(EntropicEstimator):
             cast(Model(cost, _started(terms, clouds, cost, epsilon[0], seed + k)), dtype)
             for k, cost in enumerate(costs)
         ]
-        max_iter = int(self.max_iter)
-        if max_iter == 0:
-            return [Run(model, np.inf, {}) for model in models]
         pairs = None if known.pairs is None else Pairs.of(
             known.pairs,
             jnp.asarray(known.pair_weight, dtype),
@@ -159,43 +186,33 @@ class TrainedEstimator(EntropicEstimator):
             epsilon=Schedule(*epsilon),
             learning_rate=Schedule(*options.learning_rate),
             diffeo_learning_rate=Schedule(*options.diffeo_learning_rate),
-            max_iter=max_iter,
+            max_iter=int(self.max_iter),
             dual_solver=DUALS[self.dual]() if isinstance(self.dual, str) else self.dual,
             differentiate=self.differentiate,
             validation=None if held_out is None else _validation(held_out, pairs, dtype),
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
-        batches = self._batches(problem, seed)
-        _require_memory(problem, models, batches)
+        return Training(problem, models, self._batches(problem, seed))
+
+    def _train(
+        self, training: Training, clouds: Clouds, checkpoint: Checkpoint | None = None
+    ) -> list[Run]:
+        """Train from each start; without steps they come back as they are."""
+        max_iter = int(self.max_iter)
+        if max_iter == 0:
+            return [Run(model, np.inf, {}) for model in training.models]
+        training.require_memory()
         require_plan_memory(clouds)  # or training would be in vain
         with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
             return train(
-                problem, models, batches=batches, checkpoint=checkpoint, on_interval=bar.update
-            )
+                training.problem, training.models, batches=training.batches,
+                checkpoint=checkpoint, on_interval=bar.update,
+            )  # fmt: skip
 
     def _batches(self, problem: Problem, seed: int) -> Batches | None:
         if self.batch_size is None or self.batch_size >= max(len(problem.x), len(problem.y)):
             return None
         return Batches.of(problem, self.batch_size, seed)
-
-
-def _require_memory(problem: Problem, models: Sequence[Model], batches: Batches | None) -> None:
-    if batches is not None:
-        problem = batches.draw(problem, jnp.asarray(0))[0]
-    n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
-    rows, columns = (needed(models[0], problem, way) for way in ("forward", "reverse"))
-    asked = Asked(rows, columns, n, m)
-    # What XLA sets aside for a step: matrices over all pairs, of the costs, the dual and the plan,
-    # and vectors for every pair whose gradient is asked for, or kept from step to step.
-    vectors = n * m if models[0].cost.h.solves else asked.count
-    values = 12 * n * m + 5 * dim * vectors + (4 * m * m if m <= LARGEST_FACTORISED else 0)
-    at_once = 1 if jax.default_backend() == "cpu" else len(models)
-    require_memory(
-        problem.x.dtype.itemsize * values * at_once,
-        f"A training step between {n} and {m} points needs about",
-        "Set a smaller batch_size." if batches is not None else "Set batch_size, such as 512.",
-        on_device=True,
-    )
 
 
 def _validation(held_out: NDArray[np.int64], pairs: Pairs | None, dtype: Any) -> Pairs:

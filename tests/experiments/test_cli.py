@@ -55,10 +55,10 @@ def test_all_runs_what_can_be_run_and_says_what_could_not(halves, tmp_path):
 
 
 def test_interrupted_runs_are_kept(halves, tmp_path, monkeypatch):
-    def interrupt(self, run):
+    def interrupt(self, run, model):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Halves, "perform", interrupt)
+    monkeypatch.setattr(Halves, "measure", interrupt)
     result = run("inverse-ot", "-o", tmp_path, code=130)
     assert "the same command goes on from there" in result.stderr
 

@@ -9,9 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from mongefit.baselines import IdentityMap
 from mongefit.errors import DataError
 from mongefit.experiments import Experiment, Goal, Outcome, Run, reproduce
 from mongefit.experiments.base import group, summarise
+from mongefit.together import Fit
 
 
 class Halves(Experiment):
@@ -34,7 +36,11 @@ class Halves(Experiment):
     def options(self, run):
         return {"factor": self.factor, "sizes": (1, 2)}
 
-    def perform(self, run):
+    def fit(self, run):
+        return Fit(IdentityMap(), {"X": [[run.seed]], "Y": [[run.seed]]})
+
+    def measure(self, run, model):
+        assert model.transform([[2]]) == [[2]]
         self.performed.append(run.seed)
         if self.fails and run.seed % 2:
             raise ValueError(f"{run.seed} is odd")
@@ -93,6 +99,33 @@ def test_other_options_and_restart_do_all_anew(tmp_path):
     assert anew.performed == [0, 1, 2, 3]
 
 
+def test_runs_that_are_alike_are_done_together(tmp_path):
+    class Pairs(Halves):
+        def alike(self, run):
+            return run.seed // 2
+
+    seen = []
+    first = Pairs(fails=True)
+    report = reproduce(
+        first, tmp_path, side_by_side=True, watch=lambda run, done, total: seen.append((run, done))
+    )
+    assert [(run.seed, done) for run, done in seen] == [(0, 0), (2, 2)]
+    assert [result.run.seed for result in report.results] == [0, 1, 2, 3]
+    assert [result.outcome is None for result in report.results] == [False, True, False, True]
+    again = Pairs()
+    reproduce(again, tmp_path, side_by_side=True)
+    assert again.performed == [1, 3], "only what is missing"
+
+
+def test_one_that_cannot_be_fitted_does_not_stop_the_others(tmp_path):
+    class Unequal(Halves):
+        def fit(self, run):
+            return Fit(IdentityMap(), {"X": [[run.seed]], "Y": [[np.nan if run.seed == 1 else 0]]})
+
+    report = reproduce(Unequal(), tmp_path, side_by_side=True)
+    assert [result.error[:9] for result in report.results] == ["", "DataError", "", ""]
+
+
 def test_failures_are_counted_and_shown(tmp_path):
     report = reproduce(Halves(fails=True), tmp_path)
     (row,) = report.table.rows
@@ -112,10 +145,10 @@ def test_a_damaged_run_is_named(tmp_path):
 
 def test_an_interrupt_keeps_what_is_done(tmp_path):
     class Interrupted(Halves):
-        def perform(self, run):
+        def measure(self, run, model):
             if run.seed == 2:
                 raise KeyboardInterrupt
-            return super().perform(run)
+            return super().measure(run, model)
 
     with pytest.raises(KeyboardInterrupt):
         reproduce(Interrupted(), tmp_path)

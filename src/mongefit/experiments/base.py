@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mongefit.metrics import Table
+from mongefit.together import Fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +77,7 @@ class Result:
     error
         Why it failed, or "".
     seconds
-        How long it took, compilation included.
+        How long it took, compilation included; of runs side by side, its share.
     """
 
     run: Run
@@ -137,8 +138,16 @@ class Experiment(abc.ABC):
         """Everything that a run depends on, as JSON has it."""
 
     @abc.abstractmethod
-    def perform(self, run: Run) -> Outcome:
-        """Fit and measure."""
+    def fit(self, run: Run) -> Fit:
+        """What is to be fitted, and to what."""
+
+    @abc.abstractmethod
+    def measure(self, run: Run, model: Any) -> Outcome:
+        """What the fitted model shows."""
+
+    def alike(self, run: Run) -> Hashable:
+        """The same for runs, one after the other, that may be trained side by side."""
+        return run.case, run.method, run.preset
 
     @abc.abstractmethod
     def draw(self, results: Sequence[Result]) -> Figure:

@@ -28,6 +28,7 @@ from mongefit.experiments.settings import Settings, paper
 from mongefit.losses import Directional, LowRank
 from mongefit.metrics import sinkhorn_divergence
 from mongefit.plotting import plot_displacements
+from mongefit.together import Fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,18 +77,18 @@ class DisplacementsExperiment(Experiment):
             return data | {"epsilon": 0.01}
         return data | dataclasses.asdict(self._settings[run.preset])
 
-    def perform(self, run: Run) -> Outcome:
+    def fit(self, run: Run) -> Fit:
         kind = _KINDS[run.case]
         X, Y = datasets.displaced(self._n, kind, seed=run.seed)
+        if not run.preset:
+            return Fit(EuclideanMap(epsilon=0.01), {"X": X, "Y": Y})
+        motion = LowRank(2) if kind == "low_rank" else _directional(run)
+        model = self._settings[run.preset].estimator(MongeMap, 3, run.seed, [motion])
+        return Fit(model, {"X": X, "Y": Y})
+
+    def measure(self, run: Run, model: Any) -> Outcome:
+        kind = _KINDS[run.case]
         new_X, new_Y = datasets.displaced(self._n, kind, seed=1000 + run.seed)
-        # The paper's loss has no temperature.
-        directional = Directional(2, temperature=1.0 if run.preset == "paper" else 0.1)
-        if run.preset:
-            motion = LowRank(2) if kind == "low_rank" else directional
-            settings = self._settings[run.preset]
-            model: Any = settings.estimator(MongeMap, 3, run.seed, [motion]).fit(X, Y)
-        else:
-            model = EuclideanMap(epsilon=0.01).fit(X, Y)
         mapped = model.transform(new_X)
         directions = None
         if kind == "directional":
@@ -95,7 +96,7 @@ class DisplacementsExperiment(Experiment):
             found = (
                 model.losses_[0]
                 if run.preset
-                else directional.initialised(mapped - new_X, np.ones(len(new_X)), run.seed)
+                else _directional(run).initialised(mapped - new_X, np.ones(len(new_X)), run.seed)
             )
             directions = np.asarray(found.unit_directions)
         values = _measure(mapped, new_X, new_Y, directions)
@@ -170,6 +171,11 @@ class DisplacementsExperiment(Experiment):
 
         first = [result for result in results if result.run.seed == 0]
         return panels(first, panel, size=(3.3, 2.9), projection="3d")
+
+
+def _directional(run: Run) -> Directional:
+    # The paper's loss has no temperature.
+    return Directional(2, temperature=1.0 if run.preset == "paper" else 0.1)
 
 
 def _measure(

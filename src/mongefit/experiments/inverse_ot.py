@@ -25,6 +25,7 @@ from mongefit.experiments.panels import map_panels
 from mongefit.experiments.settings import Settings, paper
 from mongefit.losses import Paired
 from mongefit.metrics import recovered_pairs, rmse
+from mongefit.together import Fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,17 +74,18 @@ class InverseOTExperiment(Experiment):
             return data | {"epsilon": 0.01}
         return data | dataclasses.asdict(self._settings[run.preset][run.case])
 
-    def perform(self, run: Run) -> Outcome:
+    def fit(self, run: Run) -> Fit:
+        X, Y = _MAKE[run.case](self._n, seed=run.seed)
+        if not run.preset:
+            return Fit(EuclideanMap(epsilon=0.01), {"X": X, "Y": Y})
+        settings = self._settings[run.preset][run.case]
+        pairs = np.stack([np.arange(self._n)] * 2, axis=1)
+        model = settings.estimator(MongeMap, 2, run.seed, [Paired()])
+        return Fit(model, {"X": X, "Y": Y, "pairs": pairs})
+
+    def measure(self, run: Run, model: Any) -> Outcome:
         X, Y = _MAKE[run.case](self._n, seed=run.seed)
         new_X, new_Y = _MAKE[run.case](self._new, seed=1000 + run.seed)
-        pairs = np.stack([np.arange(self._n)] * 2, axis=1)
-        model: Any
-        if run.preset:
-            settings = self._settings[run.preset][run.case]
-            model = settings.estimator(MongeMap, 2, run.seed, [Paired()])
-            model.fit(X, Y, pairs=pairs)
-        else:
-            model = EuclideanMap(epsilon=0.01).fit(X, Y)
         mapped = model.transform(new_X)
         values = {
             "rmse": rmse(mapped, new_Y),

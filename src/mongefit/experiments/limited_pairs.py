@@ -26,12 +26,13 @@ from mongefit.experiments.methods import (
     GAP,
     LEARNED,
     MAP,
-    fit_method,
+    method_fit,
     method_settings,
     skipped_steps,
 )
 from mongefit.experiments.settings import Settings
 from mongefit.metrics import incorrect_mass, incorrect_mass_floor, rmse, sinkhorn_divergence
+from mongefit.together import Fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,13 +106,17 @@ class LimitedPairsExperiment(Experiment):
         settings = self._settings.get((dim, run.method, run.preset))
         return data | ({"epsilon": 0.01} if settings is None else dataclasses.asdict(settings))
 
-    def perform(self, run: Run) -> Outcome:
+    def fit(self, run: Run) -> Fit:
+        dim, k = _parse(run.case)
+        problem = _problem(*self._sizes[dim], k, dim, run.seed)
+        settings = self._settings.get((dim, run.method, run.preset))
+        return method_fit(run.method, settings, (problem.x, problem.y, problem.pairs), run.seed)
+
+    def measure(self, run: Run, model: Any) -> Outcome:
         dim, k = _parse(run.case)
         problem = _problem(*self._sizes[dim], k, dim, run.seed)
         X, Y, pairs = problem.x, problem.y, problem.pairs
         new_X, new_Y = problem.sample(self._new, seed=1000 + run.seed)
-        settings = self._settings.get((dim, run.method, run.preset))
-        model = fit_method(run.method, settings, (X, Y, pairs), run.seed)
         mapped = model.transform(new_X)
         return Outcome(
             {
@@ -198,7 +203,7 @@ class LimitedPairsExperiment(Experiment):
         return figure
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=5)
 def _problem(n: int, m: int, n_pairs: int, dim: int, seed: int) -> LimitedPairs:
     return limited_pairs(n, m, n_pairs, dim, seed=seed)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mongefit.baselines import IdentityMap, NearestPair, PairedRidge, TargetMean
 from mongefit.datasets import LiveSeq
@@ -17,7 +16,7 @@ from mongefit.experiments.methods import (
     EUCLIDEAN,
     LEARNED,
     MAP,
-    fit_method,
+    method_fit,
     method_settings,
     skipped_steps,
 )
@@ -30,6 +29,7 @@ from mongefit.metrics import (
     rmse,
     sinkhorn_divergence,
 )
+from mongefit.together import Fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,15 +103,26 @@ class LiveSeqExperiment(Experiment):
             return data | dataclasses.asdict(settings)
         return data | ({"epsilon": 0.01} if run.method == EUCLIDEAN else {})
 
-    def perform(self, run: Run) -> Outcome:
+    def fit(self, run: Run) -> Fit:
+        X, Y, pairs = self._data.source, self._data.target, self._data.pairs
+        told = np.ones(len(pairs), bool)
+        if run.case != _ALL:
+            told[_left_out(run)] = False
+        if run.method in _TRIVIAL:
+            return Fit(_TRIVIAL[run.method](), {"X": X, "Y": Y, "pairs": pairs[told]})
+        settings = self._settings.get((run.method, run.preset))
+        # By its weight: one pair less would be compiled anew.
+        weight = told.astype(float)
+        return method_fit(run.method, settings, (X, Y, pairs), run.seed, pair_weight=weight)
+
+    def alike(self, run: Run) -> Hashable:
+        return run.case == _ALL, run.method, run.preset
+
+    def measure(self, run: Run, model: Any) -> Outcome:
         X, Y, pairs = self._data.source, self._data.target, self._data.pairs
         if run.case != _ALL:
-            k = int(run.case.split()[-1]) - 1
-            # By its weight: one pair less would be compiled anew.
-            model = self._fit(run, np.arange(len(pairs)) != k)
-            row, column = pairs[k]
+            row, column = pairs[_left_out(run)]
             return Outcome({"left_out": rmse(model.transform(X[[row]]), Y[[column]])})
-        model = self._fit(run, np.ones(len(pairs), bool))
         mapped, traced = model.transform(X), pairs[:, 0]
         values = {
             "incorrect": None,
@@ -125,15 +136,6 @@ class LiveSeqExperiment(Experiment):
             "source": X[traced], "target": Y, "truth": Y[pairs[:, 1]], "mapped": mapped[traced],
         }  # fmt: skip
         return Outcome(values, {key: array.tolist() for key, array in drawn.items()})
-
-    def _fit(self, run: Run, told: NDArray[np.bool_]) -> Any:
-        X, Y, pairs = self._data.source, self._data.target, self._data.pairs
-        if run.method in _TRIVIAL:
-            return _TRIVIAL[run.method]().fit(X, Y, pairs=pairs[told])
-        settings = self._settings.get((run.method, run.preset))
-        return fit_method(
-            run.method, settings, (X, Y, pairs), run.seed, pair_weight=told.astype(float)
-        )
 
     def table(self, results: Sequence[Result]) -> Table:
         """The rows of table 1, with the error on traced cells that were left out beside them."""
@@ -205,3 +207,8 @@ class LiveSeqExperiment(Experiment):
             key: float(np.sqrt(np.mean([result.value("left_out") ** 2 for result in of_method])))
             for key, of_method in group(those, lambda run: (run.method, run.preset)).items()
         }
+
+
+def _left_out(run: Run) -> int:
+    """Which pair a run is not told of."""
+    return int(run.case.split()[-1]) - 1

@@ -12,6 +12,7 @@ from mongefit.baselines import CouplingFit, EuclideanMap, MongeGapMap
 from mongefit.estimator import MongeMap
 from mongefit.experiments.settings import Settings, paper
 from mongefit.losses import CorrectMass, Paired
+from mongefit.together import Fit
 
 Points = NDArray[np.float64]
 
@@ -54,15 +55,15 @@ def method_settings(
     }
 
 
-def fit_method(
+def method_fit(
     method: str,
     settings: MethodSettings | None,
     data: tuple[Points, Points, NDArray[np.int64]],
     seed: int,
     *,
     pair_weight: NDArray[Any] | None = None,
-) -> Any:
-    """Fit a method on two clouds and known pairs."""
+) -> Fit:
+    """The fit of a method to two clouds and known pairs."""
     X, Y, pairs = data
     if isinstance(settings, GapSettings):
         model: Any = MongeGapMap(**dataclasses.asdict(settings), random_state=seed)
@@ -72,7 +73,7 @@ def fit_method(
         model = settings.estimator(MongeMap, X.shape[1], seed, [Paired()])
     else:
         model = settings.estimator(CouplingFit, X.shape[1], seed, [CorrectMass()])
-    return model.fit(X, Y, pairs=pairs, pair_weight=pair_weight)
+    return Fit(model, {"X": X, "Y": Y, "pairs": pairs, "pair_weight": pair_weight})
 
 
 def skipped_steps(model: Any) -> float | None:

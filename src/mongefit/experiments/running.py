@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import platform
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
 
 import mongefit
 from mongefit._versions import recorded_versions
@@ -19,6 +22,7 @@ from mongefit.errors import DataError
 from mongefit.experiments.base import Experiment, Goal, Outcome, Result, Run
 from mongefit.files import StrPath, atomic_write
 from mongefit.metrics import Table
+from mongefit.together import Fit, fit_together
 
 FILES = {
     "figure.png": "the picture",
@@ -28,6 +32,9 @@ FILES = {
     "runs.csv": "every run",
     "report.json": "options, versions, seeds, times",
 }
+
+
+_FAILURES = (ArithmeticError, RuntimeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +67,7 @@ def reproduce(
     folder: StrPath,
     *,
     restart: bool = False,
+    side_by_side: bool | None = None,
     watch: Callable[[Run, int, int], None] = lambda run, done, total: None,
 ) -> Report:
     """Do all runs that are not done yet, and write the table, the picture and the report.
@@ -67,6 +75,9 @@ def reproduce(
     A run is kept in a file of its own as soon as it is done. One that was done before with the same
     options is not done again. One that fails is kept, counted and shown; it is tried again when the
     experiment is run again.
+
+    On an accelerator the runs that are alike, such as the seeds of a problem, are trained side by
+    side; on a CPU, where that is no faster, one by one.
 
     Parameters
     ----------
@@ -76,6 +87,8 @@ def reproduce(
         Where to leave the files; made where it is missing.
     restart
         Do all runs anew.
+    side_by_side
+        Whether to train runs that are alike side by side, wherever this is.
     watch
         Called before every run with the run, how many are done, and how many there are.
     """
@@ -85,15 +98,19 @@ def reproduce(
         shutil.rmtree(kept)
     kept.mkdir(parents=True, exist_ok=True)
     runs = experiment.runs()
-    results = []
-    for done, run in enumerate(runs):
-        watch(run, done, len(runs))
-        path, options = kept / f"{run.name}.json", experiment.options(run)
-        found = _read(path, run, options)
-        if found is None:
-            found = _perform(experiment, run, options)
-            atomic_write(path, _encode(dataclasses.asdict(found)))
-        results.append(found)
+    if side_by_side is None:
+        side_by_side = jax.default_backend() != "cpu"
+    results: list[Result] = []
+    for _, alike in itertools.groupby(runs, experiment.alike if side_by_side else lambda run: run):
+        those = list(alike)
+        watch(those[0], len(results), len(runs))
+        paths = {run: kept / f"{run.name}.json" for run in those}
+        found = {run: _read(path, run, experiment.options(run)) for run, path in paths.items()}
+        missing = [run for run in those if found[run] is None]
+        for result in _perform(experiment, missing, side_by_side=side_by_side):
+            found[result.run] = result
+            atomic_write(paths[result.run], _encode(dataclasses.asdict(result)))
+        results += [result for result in found.values() if result is not None]
     report = Report(
         folder=place,
         results=tuple(results),
@@ -105,16 +122,36 @@ def reproduce(
     return report
 
 
-def _perform(experiment: Experiment, run: Run, options: dict[str, Any]) -> Result:
+def _perform(experiment: Experiment, runs: list[Run], *, side_by_side: bool) -> Iterator[Result]:
+    """Do some runs, each of which may fail."""
     started = time.perf_counter()
-    outcome, error = None, ""
+    fits: list[Fit] = []
+    failures: Sequence[Exception | None]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            outcome = experiment.perform(run)
-    except (ArithmeticError, RuntimeError, ValueError) as met:
-        error = f"{type(met).__name__}: {met}"
-    return Result(run, options, outcome, error, round(time.perf_counter() - started, 2))
+            fits = [experiment.fit(run) for run in runs]
+            failures = fit_together(fits, side_by_side=side_by_side)
+    except _FAILURES as met:
+        if len(runs) > 1:
+            for run in runs:
+                yield from _perform(experiment, [run], side_by_side=False)
+            return
+        failures = [met]
+    fitting = time.perf_counter() - started
+    for k, (run, failure) in enumerate(zip(runs, failures, strict=True)):
+        started = time.perf_counter()
+        outcome, why = None, failure
+        if failure is None:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    outcome = experiment.measure(run, fits[k].estimator)
+            except _FAILURES as met:
+                why = met
+        error = "" if why is None else f"{type(why).__name__}: {why}"
+        seconds = round(fitting / len(runs) + time.perf_counter() - started, 2)
+        yield Result(run, experiment.options(run), outcome, error, seconds)
 
 
 def _read(path: Path, run: Run, options: dict[str, Any]) -> Result | None:
@@ -181,6 +218,4 @@ def _all_runs(results: tuple[Result, ...]) -> Table:
 
 
 def _device() -> str:
-    import jax
-
     return str(jax.devices()[0].device_kind)

@@ -125,6 +125,13 @@ class Thinned(NamedTuple):
         ]
         return cls(known.x[rows], known.y[columns], a, b, np.stack(places, axis=1))
 
+    def arguments(self, pair_weight: NDArray[np.float64] | None) -> dict[str, Any]:
+        """What a ``fit`` is told of the part; without weights not of the pairs."""
+        return {
+            "X": self.x, "Y": self.y, "source_weight": self.a, "target_weight": self.b,
+            "pairs": None if pair_weight is None else self.pairs, "pair_weight": pair_weight,
+        }  # fmt: skip
+
 
 def warn_of_few(known: Known) -> None:
     """Say what a handful of pairs can and cannot tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from mongefit.estimator import MongeMap
 from mongefit.metrics import Table, sinkhorn_divergence
 from mongefit.model_selection.folds import Known, Thinned, check_max_points, warn_of_few
 from mongefit.progress import progress_bar
+from mongefit.together import Fit, fit_together
 from mongefit.validation import check_schedule, check_seed
 
 EPSILONS = (0.4, 0.2, 0.1, 0.05, 0.02)
@@ -149,7 +150,7 @@ def select(
         paths = {}
         for name, estimator in named.items():
             bar.set_description_str(name)
-            paths[name] = held_out_path(estimator, known, folds, size, seed, bar)
+            paths[name] = held_out_path(estimator, known, folds, size, seed, bar.update)
         choice = best_choice(paths)
         bar.set_description_str("fitting")
         model = stopped(named[choice.name], choice.steps, batch_size=size)
@@ -181,33 +182,32 @@ def held_out_path(
     folds: NDArray[np.int64],
     max_points: int | None,
     seed: int,
-    bar: Any = None,
+    on_fit: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
     """RMSE on held-out pairs after 0, 1, … training steps; infinite where a step failed.
 
-    Pairs in fold −1 are neither trained nor judged on.
+    Pairs in fold −1 are neither trained nor judged on. ``on_fit`` is called after each fold.
     """
-    squares = np.zeros(int(estimator.max_iter) + 1)
+    fits, parts = [], []
     for fold in range(folds.max() + 1):
         held_out = folds == fold
         part = Thinned.of(known, max_points, seed + fold)
         # Pairs without weight are not trained on, and keep every fold in one compiled shape.
         weight = np.where(held_out | (folds < 0), 0.0, known.weight)
         trained = unfitted(estimator).set_params(many_to_many=True, batch_size=None, verbose=0)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                trained.fit(
-                    part.x, part.y, pairs=part.pairs, pair_weight=weight,
-                    validation_pairs=part.pairs[held_out],
-                    source_weight=part.a, target_weight=part.b,
-                )  # fmt: skip
-        except TrainingError:
-            squares[:] = np.inf
+        validation = {"validation_pairs": part.pairs[held_out]}
+        fits.append(Fit(trained, part.arguments(weight) | validation))
+        parts.append(part)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        failures = fit_together(fits, on_fit=on_fit)
+    squares = np.zeros(int(estimator.max_iter) + 1)
+    for fold, (fit, failure) in enumerate(zip(fits, failures, strict=True)):
+        if failure is None:
+            held_out = folds == fold
+            squares += np.sum(held_out) * _errors(fit.estimator, parts[fold], held_out) ** 2
         else:
-            squares += np.sum(held_out) * _errors(trained, part, held_out) ** 2
-        if bar is not None:
-            bar.update()
+            squares[:] = np.inf
     return np.sqrt(squares / np.sum(folds >= 0))
 
 
@@ -295,13 +295,9 @@ def divergence(model: Any, part: Thinned) -> float:
 
 
 def _fitted(model: Any, part: Thinned, weight: NDArray[np.float64] | None) -> Any:
-    pairs = None if weight is None else part.pairs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return model.fit(
-            part.x, part.y, pairs=pairs, pair_weight=weight, source_weight=part.a,
-            target_weight=part.b,
-        )  # fmt: skip
+        return model.fit(**part.arguments(weight))
 
 
 def _table(

@@ -16,6 +16,7 @@ from mongefit.training.problem import trainable as trainable
 from mongefit.training.run import Run as Run
 from mongefit.training.run import run_interval as run_interval
 from mongefit.training.run import train as train
+from mongefit.training.run import train_each as train_each
 from mongefit.training.state import Info as Info
 from mongefit.training.state import State as State
 from mongefit.training.state import initial_state as initial_state

@@ -59,22 +59,31 @@ def run_interval(
 
 @eqx.filter_jit
 def run_intervals(
-    problem: Problem, states: State, length: int, batches: Batches | None = None
+    problem: Problem,
+    states: State,
+    length: int,
+    batches: Batches | None = None,
+    *,
+    shared: bool = True,
 ) -> tuple[State, Info]:
     """`run_interval` for several states, stacked along the first axis, in one compiled program.
 
     On a CPU one after the other, which keeps its cache warm and each run what it is alone; on an
-    accelerator side by side.
+    accelerator side by side. Where the problem and the batches are not shared, they are stacked as
+    the states are.
     """
-    arrays, static = eqx.partition(states, eqx.is_array)
+    common = (problem, batches)
+    arrays, static = eqx.partition((states, None if shared else common), eqx.is_array)
 
     def one(arrays):
-        state, infos = _interval(problem, eqx.combine(arrays, static), length, batches)
+        state, own = eqx.combine(arrays, static)
+        problem, batches = common if own is None else own
+        state, infos = _interval(problem, state, length, batches)
         return eqx.filter(state, eqx.is_array), infos
 
     over = jax.lax.map if jax.default_backend() == "cpu" else lambda f, xs: jax.vmap(f)(xs)
-    arrays, infos = over(one, arrays)
-    return eqx.combine(arrays, static), infos
+    found, infos = over(one, arrays)
+    return eqx.combine(found, static[0]), infos
 
 
 class Run(NamedTuple):
@@ -90,14 +99,14 @@ class Run(NamedTuple):
         mean of the last tenth. Infinite where nothing was good.
     history
         One array per field of `Info`: entry k describes the model after k updates.
-    gave_up
-        Whether too many steps in a row failed.
+    failure
+        Why training gave up, where too many steps in a row failed; else "".
     """
 
     model: Model
     objective: float
     history: dict[str, np.ndarray]
-    gave_up: bool = False
+    failure: str = ""
 
 
 def train(
@@ -155,8 +164,42 @@ def train(
             finally:
                 # Also when it is interrupted: what is done is kept.
                 keeper.write(progress)
+    return _runs(problem, models, progress, max_failures, batched=batches is not None)
+
+
+def train_each(
+    problems: Sequence[Problem],
+    models: Sequence[Model],
+    batches: Sequence[Batches | None],
+    *,
+    interval: int = 10,
+    max_failures: int = 30,
+) -> list[Run]:
+    """Run all steps of several problems, each from a start of its own, in one compiled program.
+
+    Problems, models and batches differ in their numbers only, and the number of steps is the same
+    for all. A run that gives up says so in its ``failure``.
+    """
+    states = [initial_state(*each) for each in zip(problems, models, batches, strict=True)]
+    problem, state, drawn = (jax.tree.map(_stack, *each) for each in (problems, states, batches))
+    progress = start = Progress(state, (), 0)
+    for progress in _intervals(problem, start, len(models), interval, drawn, shared=False):
+        if np.all(progress.state.failures >= max_failures):
+            break
+    batched = batches[0] is not None
+    return _runs(problems[0], models, progress, max_failures, batched=batched)
+
+
+def _runs(
+    problem: Problem,
+    models: Sequence[Model],
+    progress: Progress,
+    max_failures: int,
+    *,
+    batched: bool,
+) -> list[Run]:
     infos, last = progress.infos(), int(problem.max_iter)
-    given_up = _gave_up(np.asarray(infos.applied), max_failures)
+    gave_up = _gave_up(np.asarray(infos.applied), max_failures)
     best = np.reshape(progress.state.best, (len(models), -1))
     names = [field.name for field in fields(Info)]
     if problem.validation is None:
@@ -164,28 +207,37 @@ def train(
     runs = []
     for k, model in enumerate(models):
         of_run = _of_run(infos, k)
+        end = int(gave_up[k])
         runs.append(
             Run(
                 with_parameters(model, jnp.asarray(best[k])),
-                _final_objective(of_run, last, mean=batches is not None),
+                _final_objective(of_run, last, mean=batched),
                 {name: getattr(of_run, name) for name in names},
-                bool(given_up[k]),
+                _explain_failure(jax.tree.map(lambda leaf, end=end: leaf[:end], of_run))
+                if end
+                else "",
             )
         )
     return runs
 
 
 def _intervals(
-    problem: Problem, progress: Progress, n_starts: int, interval: int, batches: Batches | None
+    problem: Problem,
+    progress: Progress,
+    n_starts: int,
+    interval: int,
+    batches: Batches | None,
+    *,
+    shared: bool = True,
 ) -> Iterator[Progress]:
     """The progress after each interval that is left."""
-    last = int(problem.max_iter)
+    last = int(np.max(problem.max_iter))
     while progress.done <= last:
         if n_starts == 1:
             state, infos = run_interval(problem, progress.state, interval, batches)
             infos = jax.tree.map(lambda leaf: np.asarray(leaf)[None], infos)
         else:
-            state, infos = run_intervals(problem, progress.state, interval, batches)
+            state, infos = run_intervals(problem, progress.state, interval, batches, shared=shared)
         taken = min(interval, last + 1 - progress.done)
         infos = jax.tree.map(lambda leaf, taken=taken: np.asarray(leaf)[:, :taken], infos)
         progress = Progress(state, (*progress.history, infos), progress.done + taken)
@@ -206,12 +258,13 @@ def _report(
         on_interval(_of_run(infos, int(np.argmin(shown))))
 
 
-def _gave_up(applied: NDArray[np.bool_], max_failures: int) -> NDArray[np.bool_]:
-    """Which runs failed so many times in a row, at any time; of applied steps [starts, steps]."""
+def _gave_up(applied: NDArray[np.bool_], max_failures: int) -> NDArray[np.int64]:
+    """After how many steps so many had failed in a row, or 0; of applied steps [starts, steps]."""
     # A step that was applied starts the count anew.
     count = np.cumsum(~applied, axis=1)
     before = np.maximum.accumulate(np.where(applied, count, 0), axis=1)
-    return np.any(count - before >= max_failures, axis=1)
+    too_many = np.asarray(count - before >= max_failures)
+    return np.where(too_many.any(axis=1), too_many.argmax(axis=1) + 1, 0)
 
 
 def _final_objective(infos: Info, last: int, *, mean: bool) -> float:

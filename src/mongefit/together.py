@@ -1,0 +1,99 @@
+"""Several fits, those alike trained side by side in one compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+
+from mongefit._numerics import double_precision
+from mongefit.errors import TrainingError
+from mongefit.estimator import CostEstimator
+from mongefit.trained import Training
+from mongefit.training import train_each
+from mongefit.validation import device_memory
+
+
+class Fit(NamedTuple):
+    """An estimator and the arguments of its ``fit``."""
+
+    estimator: Any
+    arguments: dict[str, Any]
+
+
+def fit_together(
+    fits: Sequence[Fit],
+    *,
+    side_by_side: bool | None = None,
+    on_fit: Callable[[], object] = lambda: None,
+) -> list[TrainingError | None]:
+    """Fit every estimator to its data; for each that could not be trained, why.
+
+    Side by side are trained those that learn a cost, on problems of the same shapes, as many as
+    memory takes; all others one after the other. By default that is done on an accelerator, most of
+    which a step between small clouds leaves idle, and not on a CPU, where nothing is gained by it.
+    ``on_fit`` is called after each.
+    """
+    if side_by_side is None:
+        side_by_side = jax.default_backend() != "cpu"
+    failures: list[TrainingError | None] = [None] * len(fits)
+    left = dict(enumerate(fits))
+    if side_by_side:
+        with double_precision():
+            begun = {
+                k: estimator._begin(**arguments)
+                for k, (estimator, arguments) in left.items()
+                if isinstance(estimator, CostEstimator)
+            }
+            for alike in _alike({k: fitting.training for k, fitting in begun.items()}):
+                problems, models, batches = zip(*alike.values(), strict=True)
+                runs = train_each(problems, [model for (model,) in models], batches)
+                for k, run in zip(alike, runs, strict=True):
+                    if run.failure:
+                        failures[k] = TrainingError(run.failure)
+                    else:
+                        left[k].estimator._complete(begun[k], [run])
+                    del left[k]
+                    on_fit()
+    for k, (estimator, arguments) in left.items():
+        try:
+            estimator.fit(**arguments)
+        except TrainingError as error:
+            failures[k] = error
+        on_fit()
+    return failures
+
+
+def _alike(trainings: Mapping[int, Training | None]) -> list[dict[int, Training]]:
+    """Those with one start that differ in their numbers only, two or more of each kind."""
+    kinds: list[tuple[Any, dict[int, Training]]] = []
+    for k, training in trainings.items():
+        if training is None or len(training.models) > 1 or training.problem.max_iter == 0:
+            continue
+        kind = _kind(training)
+        for other, members in kinds:
+            if kind == other:
+                members[k] = training
+                break
+        else:
+            kinds.append((kind, {k: training}))
+    return [part for _, members in kinds for part in _parts(members) if len(part) > 1]
+
+
+def _kind(training: Training) -> Any:
+    """All of a training but its numbers."""
+    shapes = jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf, training
+    )
+    return int(training.problem.max_iter), jax.tree.structure(training), jax.tree.leaves(shapes)
+
+
+def _parts(members: dict[int, Training]) -> list[dict[int, Training]]:
+    """Parts that fit into memory."""
+    free = device_memory()
+    size, _ = next(iter(members.values())).memory()
+    at_once = len(members) if free is None else max(1, int(free // size))
+    items = list(members.items())
+    return [dict(items[k : k + at_once]) for k in range(0, len(items), at_once)]
