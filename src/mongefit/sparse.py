@@ -6,7 +6,8 @@ several times as much, only for pairs that matter, in chunks of a fixed size, as
 
 What is left out is bounded. Of the gradients, those are left out whose weights add up to at most
 ``LEFT_OUT`` of any mean. The derivative leaves out the pairs with the smallest slopes, which
-together are at most ``LEFT_OUT_SLOPE`` of the sum of all.
+together are at most ``LEFT_OUT_SLOPE`` of the sum of all. Where one chunk holds all pairs, nothing
+is left out.
 
 With float64 points, gradients and derivatives may be computed in float32, which halves their time
 and leaves about six digits, and more is left out with it. Not so the costs themselves: they are
@@ -227,7 +228,14 @@ def gradients(
 
 def _chunk_size(pairs: int) -> int:
     """Pairs to evaluate at a time: on a CPU those whose layers stay in its cache."""
-    return min(pairs, 2**10 if jax.default_backend() == "cpu" else 2**17)
+    if jax.default_backend() == "cpu":
+        return min(pairs, 2**10)
+    return pairs if pairs <= 2**18 else 2**17
+
+
+def _one_chunk(pairs: int) -> bool:
+    """Whether all pairs are one chunk: leaving some out would take longer than it saves."""
+    return pairs <= _chunk_size(pairs)
 
 
 BLOCK = 2**24  # pairs among which those to keep are looked for at a time
@@ -274,6 +282,11 @@ def _zeros(shapes):
 
 def _sweep_block(keep, first, body) -> tuple[Float[Array, "rows m d"] | None, Any]:
     m = keep.shape[1]
+    if _one_chunk(keep.size):
+        k = jnp.arange(keep.size, dtype=jnp.int32)
+        vectors, terms = body(first + k // m, k % m, keep.ravel())
+        whole = None if vectors is None else vectors.reshape(*keep.shape, -1)
+        return whole, terms
     size = _chunk_size(keep.size)
     capacity = -(-keep.size // size) * size
     flat, everywhere = keep.ravel(), jnp.arange(keep.size, dtype=jnp.int32)
@@ -337,12 +350,13 @@ def _(residuals, slopes, perturbed, latent, asked, dtype):
     of_C = jnp.zeros((len(u), len(v)), full) if slopes[0] is None else slopes[0]
     left_out = LEFT_OUT_SLOPE[dtype]
     size = jnp.abs(of_C)
-    large = size > _negligible(size, left_out)
     total = jnp.sum(size)
+    every = _one_chunk(size.size)
+    large = jnp.ones(size.shape, bool) if every else size > _negligible(size, left_out)
     of_gradient = None
     if slopes[1] is not None and asked.count:
         of_gradient = asked.lookup(slopes[1])
-        large = large | asked.large(slopes[1], left_out)
+        large = large if every else large | asked.large(slopes[1], left_out)
         total = total + jnp.sum(jnp.abs(slopes[1]))
     h, u, v = cast(latent, dtype)
     points_move = any(jax.tree.leaves(perturbed[1:]))
@@ -381,7 +395,8 @@ def _gradients(token, latent: Latent, asked: Asked, s, t, dtype):
         return token
     dtype = dtype or str(token.dtype)
     h, u, v = cast(latent, dtype)
-    keep = asked.weighted(s, t, LEFT_OUT[dtype])
+    every = _one_chunk(asked.count)
+    keep = jnp.ones(asked.count, bool) if every else asked.weighted(s, t, LEFT_OUT[dtype])
 
     def chunk(k, _, real):
         rows, columns = asked.pair(k)
