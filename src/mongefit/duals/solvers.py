@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -162,6 +163,12 @@ def _climb_stages(C, a, b, eps, g_init, tol, stages: Sequence[_Stage]):
     g = jnp.zeros_like(b) if g_init is None else g_init
     nowhere = Point(g, jnp.zeros_like(C), jnp.zeros_like(b), infinite, infinite, infinite)
     start = begin(zero, nowhere, g, infinite, zero, jnp.asarray(Status.STALLED))
+    # Not left to the first round: side by side, a round takes a step whether it is needed or not.
+    point = evaluate(C, a, b, start.eps, g)
+    error = jnp.where(start.eps <= eps, point.error, jnp.inf)
+    start = dataclasses.replace(
+        start, point=point, known=jnp.asarray(True), best_error=error, stage_error=error
+    )
     climb = jax.lax.while_loop(unfinished, iterate, start)
     return climb.best_g, climb.best_error, climb.iteration, climb.status
 
