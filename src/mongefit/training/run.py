@@ -230,17 +230,28 @@ def _intervals(
     *,
     shared: bool = True,
 ) -> Iterator[Progress]:
-    """The progress after each interval that is left."""
+    """The progress after each interval that is left.
+
+    The next interval is begun before the outcome of the last is fetched: nothing waits for it.
+    """
     last = int(np.max(problem.max_iter))
-    while progress.done <= last:
+
+    def begin(state: State) -> tuple[State, Info]:
         if n_starts == 1:
-            state, infos = run_interval(problem, progress.state, interval, batches)
-            infos = jax.tree.map(lambda leaf: np.asarray(leaf)[None], infos)
-        else:
-            state, infos = run_intervals(problem, progress.state, interval, batches, shared=shared)
+            return run_interval(problem, state, interval, batches)
+        return run_intervals(problem, state, interval, batches, shared=shared)
+
+    begun = begin(progress.state) if progress.done <= last else None
+    while begun is not None:
+        state, infos = begun
         taken = min(interval, last + 1 - progress.done)
-        infos = jax.tree.map(lambda leaf, taken=taken: np.asarray(leaf)[:, :taken], infos)
-        progress = Progress(state, (*progress.history, infos), progress.done + taken)
+        done = progress.done + taken
+        begun = begin(state) if done <= last else None
+        infos = jax.device_get(infos)
+        if n_starts == 1:
+            infos = jax.tree.map(lambda leaf: leaf[None], infos)
+        infos = jax.tree.map(lambda leaf, taken=taken: leaf[:, :taken], infos)
+        progress = Progress(state, (*progress.history, infos), done)
         yield progress
 
 
