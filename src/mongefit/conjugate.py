@@ -111,10 +111,9 @@ class NewtonInverse(InverseGradientSolver):
 
         def unfinished(carry):
             _, _, size, t, iteration = carry
-            return jnp.any((size > tol) & (t > 1e-9)) & (iteration <= self.max_iter)
+            return jnp.any((size > tol) & (t > 1e-9)) & (iteration < self.max_iter)
 
-        # One loop that tries a step and takes it or halves it, point by point: its body is all
-        # there is to compile. The first round only evaluates the start, for its r is zero.
+        # One loop that tries a step and takes it or halves it, point by point.
         def iterate(carry):
             z, r, size, t, iteration = carry
             trial = z - t[:, None] * _cholesky_solve(h.hessian(z), r)
@@ -130,10 +129,10 @@ class NewtonInverse(InverseGradientSolver):
                 iteration + 1,
             )
 
-        unknown = jnp.full_like(scale, jnp.inf)
-        carry = (z_init, jnp.zeros_like(p), unknown, jnp.ones_like(scale), jnp.asarray(0))
+        r = h.gradient(z_init) - p
+        carry = (z_init, r, safe_norm(r) / scale, jnp.ones_like(scale), jnp.asarray(0))
         z, _, _, _, iteration = jax.lax.while_loop(unfinished, iterate, carry)
-        return z, iteration - 1
+        return z, iteration
 
 
 class LBFGSInverse(InverseGradientSolver):
