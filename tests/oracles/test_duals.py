@@ -240,3 +240,13 @@ def test_conjugate_gradients_solve_a_singular_system_that_is_consistent():
         lambda vector: matrix @ vector, matrix @ solution, rtol=1e-10, atol=0.0
     )
     np.testing.assert_allclose(found, solution, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 16, 17, 100, 128])
+def test_triangular_inverse_by_blocks(size):
+    """As accelerators compute it, beside NumPy's; the factor of a matrix of condition 1e6."""
+    rotation = np.linalg.qr(np.random.default_rng(size).normal(size=(size, size)))[0]
+    factor = np.linalg.cholesky(rotation @ np.diag(np.logspace(0, -6, size)) @ rotation.T)
+    found = np.asarray(semidual.triangular_inverse(jnp.asarray(factor)))
+    np.testing.assert_array_equal(found, np.tril(found))
+    np.testing.assert_allclose(found, np.linalg.inv(factor), rtol=1e-8, atol=1e-8)

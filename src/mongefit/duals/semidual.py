@@ -214,10 +214,37 @@ def _factored_solve(factor: Float[Array, "m m"]) -> Callable[[Array], Array]:
     """The function that multiplies by the inverse of LLᵀ."""
     if jax.default_backend() == "cpu" or factor.shape[0] > 1024:
         return lambda right: jax.scipy.linalg.cho_solve((factor, True), right)
-    # An accelerator takes as long for one triangular solve of this size as for the inverse of L.
-    identity = jnp.eye(factor.shape[0], dtype=factor.dtype)
-    inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+    # An accelerator takes longer for one triangular solve of this size than for the inverse of L.
+    inverse = triangular_inverse(factor)
     return lambda right: inverse.T @ (inverse @ right)
+
+
+def triangular_inverse(factor: Float[Array, "m m"], *, base: int = 16) -> Float[Array, "m m"]:
+    """L⁻¹ by blocks: those on the diagonal are inverted all at once, then joined two by two.
+
+    The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]]. All but the smallest blocks are
+    matrix products, of which an accelerator waits for few.
+    """
+    m = factor.shape[0]
+    blocks = 1
+    while base * blocks < m:
+        blocks *= 2
+    size = base * blocks
+    whole = jnp.eye(size, dtype=factor.dtype).at[:m, :m].set(factor)
+
+    def diagonal(blocks):
+        return jnp.einsum("iaib->iab", whole.reshape(blocks, size // blocks, blocks, -1))
+
+    identity = jnp.broadcast_to(jnp.eye(base, dtype=factor.dtype), (blocks, base, base))
+    inverse = jax.scipy.linalg.solve_triangular(diagonal(blocks), identity, lower=True)
+    while blocks > 1:
+        blocks //= 2
+        half = inverse.shape[-1]
+        first, second = inverse[0::2], inverse[1::2]
+        corner = -second @ diagonal(blocks)[:, half:, :half] @ first
+        upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=2)
+        inverse = jnp.concatenate([upper, jnp.concatenate([corner, second], axis=2)], axis=1)
+    return inverse[0, :m, :m]
 
 
 def _by_factorisation(scaled: _ScaledHessian, eps):
