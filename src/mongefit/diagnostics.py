@@ -153,9 +153,9 @@ def _smallest_curvature(fitted: EntropicMap, rows, images) -> float:
     """The smallest eigenvalue of ∇²h at the displacements of some points."""
     # Always as many of them, so that one program serves clouds of any size.
     some = np.resize(evenly(len(rows), _CURVED), _CURVED)
-    x = fitted.x[rows[some]]
+    x = np.asarray(fitted.x)[rows[some]]
     y = fitted.units.into(np.asarray(images)[some]).astype(x.dtype)
-    return float(np.min(_curvatures(fitted.cost, x, y)))
+    return float(np.min(np.asarray(_curvatures(fitted.cost, x, y))))
 
 
 def _latent_target(cost: Cost, y: Float[Array, "N d"]) -> Float[Array, "N d"]:

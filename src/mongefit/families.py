@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jaxtyping import PRNGKeyArray
 
 from mongefit.conjugate import ConjugateICNN
 from mongefit.convex import ICNN, ConvexFunction, SquaredEuclidean
@@ -19,6 +20,12 @@ from mongefit.validation import check_layers, check_positive, check_seed
 LEARNED: dict[str, Any] = {"icnn": ICNN, "conjugate_icnn": ConjugateICNN}
 COSTS = (*LEARNED, "sqeuclidean")
 DIFFEOS = ("shared", "separate")
+
+
+@jax.jit
+def _keys(seed: int) -> tuple[PRNGKeyArray, ...]:
+    """Keys of the function and of two flows."""
+    return tuple(jr.split(jr.key(seed), 3))
 
 
 def build_cost(
@@ -36,7 +43,7 @@ def build_cost(
     sizes = check_layers(hidden_layer_sizes)
     if not isinstance(symmetric, bool):
         raise OptionError(f"symmetric must be True or False, got {symmetric!r}.")
-    keys = jr.split(jr.key(check_seed(random_state)), 3)
+    keys = _keys(check_seed(random_state))
     if isinstance(cost, ConvexFunction):
         h = cost
     elif isinstance(cost, str) and cost in LEARNED:

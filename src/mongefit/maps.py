@@ -55,6 +55,9 @@ class Units(eqx.Module):
 
     def into(self, x: Float[Array | np.ndarray, "N d"]) -> Float[Array, "N d"]:
         """From the data's units into common units."""
+        if isinstance(x, np.ndarray) and not isinstance(self.centre, jax.core.Tracer):
+            # By NumPy, which has nothing to compile.
+            return jnp.asarray((x - np.asarray(self.centre)) / np.asarray(self.scale))
         return (jnp.asarray(x) - self.centre) / self.scale
 
     def out_of(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:

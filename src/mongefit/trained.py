@@ -181,7 +181,7 @@ class TrainedEstimator(EntropicEstimator):
             subsets=None if known.groups is None else Subsets(
                 Subset.of(known.groups[0], clouds.a), Subset.of(known.groups[1], clouds.b)
             ),
-            weight=jnp.asarray([term.weight for term in [*losses, *penalties]], dtype),
+            weight=jnp.asarray(np.array([t.weight for t in [*losses, *penalties]], dtype)),
             n_losses=len(losses),
             epsilon=Schedule(*epsilon),
             learning_rate=Schedule(*options.learning_rate),

@@ -200,7 +200,7 @@ def _runs(
 ) -> list[Run]:
     infos, last = progress.infos(), int(problem.max_iter)
     gave_up = _gave_up(np.asarray(infos.applied), max_failures)
-    best = np.reshape(progress.state.best, (len(models), -1))
+    best = np.asarray(progress.state.best).reshape(len(models), -1)
     names = [field.name for field in fields(Info)]
     if problem.validation is None:
         names.remove("validation")
@@ -210,7 +210,7 @@ def _runs(
         end = int(gave_up[k])
         runs.append(
             Run(
-                with_parameters(model, jnp.asarray(best[k])),
+                with_parameters(model, best[k]),
                 _final_objective(of_run, last, mean=batched),
                 {name: getattr(of_run, name) for name in names},
                 _explain_failure(jax.tree.map(lambda leaf, end=end: leaf[:end], of_run))
@@ -234,7 +234,7 @@ def _intervals(
 
     The next interval is begun before the outcome of the last is fetched: nothing waits for it.
     """
-    last = int(np.max(problem.max_iter))
+    last = int(np.max(np.asarray(problem.max_iter)))
 
     def begin(state: State) -> tuple[State, Info]:
         if n_starts == 1:

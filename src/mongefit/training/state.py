@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -109,16 +111,18 @@ def flatten(tree: Model) -> Float[Array, " p"]:
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-def _unflatten(vector: Float[Array, " p"], like: Model) -> Model:
+def _unflatten(vector: Float[Array | np.ndarray, " p"], like: Model) -> Model:
     """The inverse of `flatten`, with the structure and shapes of ``like``."""
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])
-    parts = jnp.split(vector, ends[:-1])
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    parts: list[Any] = (np if isinstance(vector, np.ndarray) else jnp).split(vector, ends[:-1])
+    shaped = [
+        jnp.asarray(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)
+    ]
     return jax.tree.unflatten(structure, shaped)
 
 
-def with_parameters(start: Model, vector: Float[Array, " p"]) -> Model:
+def with_parameters(start: Model, vector: Float[Array | np.ndarray, " p"]) -> Model:
     parameters, fixed = eqx.partition(start, trainable(start))
     return eqx.combine(_unflatten(vector, parameters), fixed)
 
@@ -165,6 +169,7 @@ def keep_batch(warm: WarmStart, part: WarmStart, columns: Int[Array, " t"]) -> W
     return WarmStart(warm.g.at[columns].set(part.g), warm.g_before, warm.z, None)
 
 
+@eqx.filter_jit  # as one, for otherwise every array would be compiled for itself
 def initial_state(problem: Problem, model: Model, batches: Batches | None = None) -> State:
     """The state before the first step."""
     part = problem if batches is None else batches.draw(problem, jnp.asarray(0))[0]
