@@ -121,6 +121,11 @@ def test_folds_with_other_numbers_of_points_compile_nothing_new(caplog):
 
 
 class TestSelect:
+    def test_more_points_in_pairs_than_are_asked_for(self):
+        pairs = np.stack([np.arange(30)] * 2, axis=1)
+        found = select(MongeMap(**OPTIONS), X, Y, pairs=pairs, n_folds=2, max_points=20)
+        assert found.model.batch_size == 45
+
     def test_the_candidate_that_learns_is_chosen_and_fitted_on_all(self, selection):
         assert selection.choice.name == "learns"
         assert selection.choice.steps > 0

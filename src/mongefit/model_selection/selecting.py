@@ -153,7 +153,7 @@ def select(
             paths[name] = held_out_path(estimator, known, folds, size, seed, bar.update)
         choice = best_choice(paths)
         bar.set_description_str("fitting")
-        model = stopped(named[choice.name], choice.steps, batch_size=size)
+        model = stopped(named[choice.name], choice.steps, batch_size=_batch_size(known, size))
         model.fit(X, Y, pairs=known.pairs, pair_weight=known.weight)
         bar.update()
     table = _table(known, folds, size, seed, paths, choice, model)
@@ -235,6 +235,14 @@ def best_choice(paths: Mapping[str, NDArray[np.float64]]) -> Choice:
             "learning_rate."
         )
     return best
+
+
+def _batch_size(known: Known, max_points: int | None) -> int | None:
+    """As many as are chosen on: more than ``max_points`` where so many are in pairs."""
+    if max_points is None:
+        return None
+    part = Thinned.of(known, max_points, 0)
+    return max(max_points, len(part.x), len(part.y))
 
 
 def stopped(estimator: MongeMap, steps: int, *, batch_size: int | None) -> MongeMap:
