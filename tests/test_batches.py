@@ -178,3 +178,10 @@ class TestEstimator:
         pairs = np.stack([np.arange(9)] * 2, axis=1)
         with pytest.raises(OptionError, match=said):
             MongeMap(**OPTIONS, batch_size=size).fit(self.X, self.Y, pairs=pairs)
+
+
+def test_without_steps_no_batch_is_too_small():
+    X, Y = datasets.t_shape(16, seed=0)
+    pairs = np.stack([np.arange(12)] * 2, axis=1)
+    fitted = MongeMap(hidden_layer_sizes=(4,), max_iter=0, batch_size=4).fit(X, Y, pairs=pairs)
+    assert fitted.n_iter_ == 0

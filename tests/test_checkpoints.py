@@ -254,5 +254,6 @@ def test_giving_up_is_read_off_the_history():
     applied = np.ones((3, 50), bool)
     applied[1, 10:40] = False
     applied[2, 10:24] = applied[2, 25:39] = False
-    np.testing.assert_array_equal(_gave_up(applied, 30), [0, 40, 0])
-    np.testing.assert_array_equal(_gave_up(applied, 14), [0, 24, 24])
+    np.testing.assert_array_equal(_gave_up(applied, 30, np.arange(9, 50, 10)), [0, 40, 0])
+    np.testing.assert_array_equal(_gave_up(applied, 14, np.arange(50)), [0, 24, 24])
+    np.testing.assert_array_equal(_gave_up(applied, 14, np.array([9, 49])), [0, 0, 0])

@@ -101,6 +101,7 @@ def test_blocks_of_pairs_give_what_all_at_once_do(name, monkeypatch):
     arguments = latent()
     expected, slope = eqx.filter_value_and_grad(sparse)(arguments, name)
     monkeypatch.setattr(module, "BLOCK", 7 * M)
+    monkeypatch.setattr(module, "chunk_size", lambda pairs: min(pairs, 64))
     jax.clear_caches()
     found, in_blocks = eqx.filter_value_and_grad(sparse)(arguments, name)
     np.testing.assert_allclose(found, expected, rtol=1e-13)

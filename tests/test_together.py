@@ -87,7 +87,7 @@ def test_one_that_cannot_be_trained_does_not_stop_the_others(side_by_side):
 
 
 def test_one_of_several_alike_fails():
-    """Pairs that ask for the impossible, with a rate that makes nothing of it but overflow."""
+    """A rate at which the first step overflows."""
     fits = [
         Fit(MongeMap(**(OPTIONS | {"max_iter": 60, "learning_rate": rate})), told(0))
         for rate in (0.01, 1e200)

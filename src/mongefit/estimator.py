@@ -148,10 +148,7 @@ class CostEstimator(TrainedEstimator):
                 validation_pairs=validation_pairs, source_weight=source_weight,
                 target_weight=target_weight,
             )  # fmt: skip
-            runs = []
-            if fitting.training is not None:
-                runs = self._train(fitting.training, fitting.clouds, checkpoint)
-            return self._complete(fitting, runs)
+            return self._complete(fitting, self._run(fitting, checkpoint))
 
     def _begin(
         self,
@@ -212,6 +209,12 @@ class CostEstimator(TrainedEstimator):
         if learns:
             training = self._training(clouds, costs, known, losses, penalties, options, held_out)
         return Fitting(X, clouds, known, held_out, len(losses), options.epsilon[1], costs, training)
+
+    def _run(self, fitting: Fitting, checkpoint: Checkpoint | None = None) -> list[Run]:
+        """Train, where there is something to learn. To be called in double precision."""
+        if fitting.training is None:
+            return []
+        return self._train(fitting.training, fitting.clouds, checkpoint)
 
     def _complete(self, fitting: Fitting, runs: Sequence[Run]) -> Self:
         """Keep the best run and build its map. To be called in double precision."""

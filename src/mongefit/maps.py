@@ -55,7 +55,8 @@ class Units(eqx.Module):
 
     def into(self, x: Float[Array | np.ndarray, "N d"]) -> Float[Array, "N d"]:
         """From the data's units into common units."""
-        if isinstance(x, np.ndarray) and not isinstance(self.centre, jax.core.Tracer):
+        traced = isinstance(self.centre, jax.core.Tracer) or isinstance(self.scale, jax.core.Tracer)
+        if isinstance(x, np.ndarray) and not traced:
             # By NumPy, which has nothing to compile.
             return jnp.asarray((x - np.asarray(self.centre)) / np.asarray(self.scale))
         return (jnp.asarray(x) - self.centre) / self.scale

@@ -203,7 +203,7 @@ def gradients(
     *,
     dtype: str | None = None,
 ) -> tuple[Float[Array, "r m d"], Float[Array, "c n d"]]:
-    """∇h(u_i − v_j) for the pairs that have weight in s or t, and zero for all others.
+    """∇h(u_i − v_j) for the pairs that have weight in s or t; of others it may be zero.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def gradients(
     return asked.split(_gradients(token, *jax.lax.stop_gradient(((h, u, v), asked, s, t)), dtype))
 
 
-def _chunk_size(pairs: int) -> int:
+def chunk_size(pairs: int) -> int:
     """Pairs to evaluate at a time: on a CPU those whose layers stay in its cache."""
     if jax.default_backend() == "cpu":
         return min(pairs, 2**10)
@@ -235,7 +235,7 @@ def _chunk_size(pairs: int) -> int:
 
 def _one_chunk(pairs: int) -> bool:
     """Whether all pairs are one chunk: leaving some out would take longer than it saves."""
-    return pairs <= _chunk_size(pairs)
+    return pairs <= chunk_size(pairs)
 
 
 BLOCK = 2**24  # pairs among which those to keep are looked for at a time
@@ -287,7 +287,7 @@ def _sweep_block(keep, first, body) -> tuple[Float[Array, "rows m d"] | None, An
         vectors, terms = body(first + k // m, k % m, keep.ravel())
         whole = None if vectors is None else vectors.reshape(*keep.shape, -1)
         return whole, terms
-    size = _chunk_size(keep.size)
+    size = chunk_size(keep.size)
     capacity = -(-keep.size // size) * size
     flat, everywhere = keep.ravel(), jnp.arange(keep.size, dtype=jnp.int32)
     position = jnp.cumsum(flat, dtype=jnp.int32) - 1

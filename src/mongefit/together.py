@@ -12,7 +12,7 @@ from mongefit._numerics import double_precision
 from mongefit.errors import TrainingError
 from mongefit.estimator import CostEstimator
 from mongefit.trained import Training
-from mongefit.training import train_each
+from mongefit.training import Run, train_each
 from mongefit.validation import device_memory
 
 
@@ -21,6 +21,11 @@ class Fit(NamedTuple):
 
     estimator: Any
     arguments: dict[str, Any]
+
+
+def can_be_together(fit: Fit) -> bool:
+    """Whether it is of a kind that can be trained beside others."""
+    return isinstance(fit.estimator, CostEstimator)
 
 
 def fit_together(
@@ -39,31 +44,40 @@ def fit_together(
     if side_by_side is None:
         side_by_side = jax.default_backend() != "cpu"
     failures: list[TrainingError | None] = [None] * len(fits)
-    left = dict(enumerate(fits))
-    if side_by_side:
-        with double_precision():
-            begun = {
-                k: estimator._begin(**arguments)
-                for k, (estimator, arguments) in left.items()
-                if isinstance(estimator, CostEstimator)
-            }
-            for alike in _alike({k: fitting.training for k, fitting in begun.items()}):
-                problems, models, batches = zip(*alike.values(), strict=True)
-                runs = train_each(problems, [model for (model,) in models], batches)
-                for k, run in zip(alike, runs, strict=True):
-                    if run.failure:
-                        failures[k] = TrainingError(run.failure)
-                    else:
-                        left[k].estimator._complete(begun[k], [run])
-                    del left[k]
-                    on_fit()
-    for k, (estimator, arguments) in left.items():
+    with double_precision():
+        begun = {
+            k: fit.estimator._begin(**fit.arguments)
+            for k, fit in enumerate(fits)
+            if side_by_side and can_be_together(fit)
+        }
+        runs = _trained({k: fitting.training for k, fitting in begun.items()})
+    for k, (estimator, arguments) in enumerate(fits):
         try:
-            estimator.fit(**arguments)
+            if k not in begun:
+                estimator.fit(**arguments)
+            else:
+                with double_precision():
+                    found = [runs[k]] if k in runs else estimator._run(begun[k])
+                    if k in runs and runs[k].failure:
+                        raise TrainingError(runs[k].failure)
+                    estimator._complete(begun[k], found)
         except TrainingError as error:
             failures[k] = error
         on_fit()
     return failures
+
+
+def _trained(trainings: Mapping[int, Training | None]) -> dict[int, Run]:
+    """The runs of those that can be trained side by side."""
+    runs: dict[int, Run] = {}
+    for alike in _alike(trainings):
+        problems, models, batches = zip(*alike.values(), strict=True)
+        try:
+            found = train_each(problems, [model for (model,) in models], batches)
+        except jax.errors.JaxRuntimeError:
+            continue  # such as too little memory: each has to take its turn
+        runs.update(zip(alike, found, strict=True))
+    return runs
 
 
 def _alike(trainings: Mapping[int, Training | None]) -> list[dict[int, Training]]:

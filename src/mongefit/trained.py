@@ -38,7 +38,7 @@ from mongefit.losses import (
     Weighted,
 )
 from mongefit.progress import TrainingBar
-from mongefit.sparse import Asked
+from mongefit.sparse import Asked, chunk_size
 from mongefit.training import (
     Batches,
     Checkpoint,
@@ -92,6 +92,9 @@ class Training(NamedTuple):
         # plan, and vectors for every pair whose gradient is asked for, or kept from step to step.
         vectors = n * m if model.cost.h.solves else asked.count
         values = 12 * n * m + 5 * dim * vectors + (4 * m * m if m <= LARGEST_FACTORISED else 0)
+        # Layers of the pairs that are evaluated at a time, with their tangents and slopes.
+        layers = [leaf for leaf in jax.tree.leaves(model.cost.h) if jnp.ndim(leaf) == 2]
+        values += 6 * sum(len(layer) for layer in layers) * chunk_size(n * m)
         return problem.x.dtype.itemsize * values, f"A training step between {n} and {m} points"
 
     def require_memory(self) -> None:
@@ -192,7 +195,8 @@ class TrainedEstimator(EntropicEstimator):
             validation=None if held_out is None else _validation(held_out, pairs, dtype),
             pair_dtype="float32" if self.dtype == "mixed" else None,
         )  # fmt: skip
-        return Training(problem, models, self._batches(problem, seed))
+        batches = self._batches(problem, seed) if self.max_iter else None
+        return Training(problem, models, batches)
 
     def _train(
         self, training: Training, clouds: Clouds, checkpoint: Checkpoint | None = None

@@ -22,7 +22,7 @@ from mongefit.errors import DataError
 from mongefit.experiments.base import Experiment, Goal, Outcome, Result, Run
 from mongefit.files import StrPath, atomic_write
 from mongefit.metrics import Table
-from mongefit.together import Fit, fit_together
+from mongefit.together import Fit, can_be_together, fit_together
 
 FILES = {
     "figure.png": "the picture",
@@ -77,7 +77,7 @@ def reproduce(
     experiment is run again.
 
     On an accelerator the runs that are alike, such as the seeds of a problem, are trained side by
-    side; on a CPU, where that is no faster, one by one.
+    side, and kept when all of them are done; on a CPU, where that is no faster, one by one.
 
     Parameters
     ----------
@@ -90,7 +90,8 @@ def reproduce(
     side_by_side
         Whether to train runs that are alike side by side, wherever this is.
     watch
-        Called before every run with the run, how many are done, and how many there are.
+        Called before every run, or the first of several side by side, with the run, how many are
+        done, and how many there are.
     """
     place = Path(folder)
     kept = place / "runs"
@@ -131,13 +132,14 @@ def _perform(experiment: Experiment, runs: list[Run], *, side_by_side: bool) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fits = [experiment.fit(run) for run in runs]
-            failures = fit_together(fits, side_by_side=side_by_side)
+            apart = len(runs) > 1 and not all(can_be_together(fit) for fit in fits)
+            failures = [] if apart else fit_together(fits, side_by_side=side_by_side)
     except _FAILURES as met:
-        if len(runs) > 1:
-            for run in runs:
-                yield from _perform(experiment, [run], side_by_side=False)
-            return
-        failures = [met]
+        apart, failures = len(runs) > 1, [met]
+    if apart:
+        for run in runs:
+            yield from _perform(experiment, [run], side_by_side=False)
+        return
     fitting = time.perf_counter() - started
     for k, (run, failure) in enumerate(zip(runs, failures, strict=True)):
         started = time.perf_counter()

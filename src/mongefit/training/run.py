@@ -199,7 +199,8 @@ def _runs(
     batched: bool,
 ) -> list[Run]:
     infos, last = progress.infos(), int(problem.max_iter)
-    gave_up = _gave_up(np.asarray(infos.applied), max_failures)
+    ends = np.cumsum([part.applied.shape[1] for part in progress.history]) - 1
+    gave_up = _gave_up(np.asarray(infos.applied), max_failures, ends)
     best = np.asarray(progress.state.best).reshape(len(models), -1)
     names = [field.name for field in fields(Info)]
     if problem.validation is None:
@@ -237,7 +238,7 @@ def _intervals(
     last = int(np.max(np.asarray(problem.max_iter)))
 
     def begin(state: State) -> tuple[State, Info]:
-        if n_starts == 1:
+        if shared and n_starts == 1:
             return run_interval(problem, state, interval, batches)
         return run_intervals(problem, state, interval, batches, shared=shared)
 
@@ -248,7 +249,7 @@ def _intervals(
         done = progress.done + taken
         begun = begin(state) if done <= last else None
         infos = jax.device_get(infos)
-        if n_starts == 1:
+        if shared and n_starts == 1:
             infos = jax.tree.map(lambda leaf: leaf[None], infos)
         infos = jax.tree.map(lambda leaf, taken=taken: leaf[:, :taken], infos)
         progress = Progress(state, (*progress.history, infos), done)
@@ -269,13 +270,18 @@ def _report(
         on_interval(_of_run(infos, int(np.argmin(shown))))
 
 
-def _gave_up(applied: NDArray[np.bool_], max_failures: int) -> NDArray[np.int64]:
-    """After how many steps so many had failed in a row, or 0; of applied steps [starts, steps]."""
+def _gave_up(
+    applied: NDArray[np.bool_], max_failures: int, ends: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """After how many steps so many had failed in a row at the end of an interval, or 0.
+
+    Of applied steps [starts, steps], with the last step of each interval.
+    """
     # A step that was applied starts the count anew.
     count = np.cumsum(~applied, axis=1)
     before = np.maximum.accumulate(np.where(applied, count, 0), axis=1)
-    too_many = np.asarray(count - before >= max_failures)
-    return np.where(too_many.any(axis=1), too_many.argmax(axis=1) + 1, 0)
+    too_many = np.asarray((count - before)[:, ends] >= max_failures)
+    return np.where(too_many.any(axis=1), ends[too_many.argmax(axis=1)] + 1, 0)
 
 
 def _final_objective(infos: Info, last: int, *, mean: bool) -> float:
