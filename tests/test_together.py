@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
-from mongefit import MongeMap, datasets
+from mongefit import MongeMap, datasets, together
 from mongefit.baselines import CouplingFit, EuclideanMap
 from mongefit.errors import DataError, TrainingError
 from mongefit.losses import CorrectMass
 from mongefit.together import Fit, fit_together
+from mongefit.training import Run
 
 N = 16
 ROWS = np.arange(N)
 PAIRS = np.stack([ROWS[::2]] * 2, axis=1)
+FAILED = Run(None, np.inf, {}, "It failed.")
 OPTIONS = {"hidden_layer_sizes": (4,), "max_iter": 12, "epsilon": 0.1}
 
 
@@ -99,3 +102,15 @@ def test_one_of_several_alike_fails():
 def test_wrong_data_are_refused():
     with pytest.raises(DataError, match="pairs name a target row"):
         fit_together([Fit(MongeMap(**OPTIONS), told(0, pairs=[[0, N]]))] * 2, side_by_side=True)
+
+
+@pytest.mark.parametrize(("least", "calls"), [(24, 0), (23, 1)])
+def test_by_default_it_is_done_where_there_are_many_steps(least, calls, monkeypatch):
+    monkeypatch.setattr(together, "LEAST_STEPS", least)
+    monkeypatch.setattr(jax, "default_backend", lambda: "another")
+    called = []
+    monkeypatch.setattr(together, "train_each", lambda *_: called.append(1) or [FAILED, FAILED])
+    monkeypatch.setattr(MongeMap, "_run", lambda self, fitting: [FAILED])
+    monkeypatch.setattr(MongeMap, "_complete", lambda self, fitting, runs: self)
+    fit_together([Fit(MongeMap(**OPTIONS), told(k)) for k in range(2)])
+    assert len(called) == calls

@@ -15,6 +15,10 @@ from mongefit.trained import Training
 from mongefit.training import Run, train_each
 from mongefit.validation import device_memory
 
+LEAST_STEPS = 2_500
+"""Steps, of all fits that are alike, from which on side by side pays for the time that a program of
+several takes to compile beyond one of a single fit; measured on an H200 (docs/paper.md)."""
+
 
 class Fit(NamedTuple):
     """An estimator and the arguments of its ``fit``."""
@@ -37,10 +41,11 @@ def fit_together(
     """Fit every estimator to its data; for each that could not be trained, why.
 
     Side by side are trained those that learn a cost, on problems of the same shapes, as many as
-    memory takes; all others one after the other. By default that is done on an accelerator, most of
-    which a step between small clouds leaves idle, and not on a CPU, where nothing is gained by it.
-    ``on_fit`` is called after each.
+    memory takes; all others one after the other. By default that is done where it is faster: on an
+    accelerator, most of which a step between small clouds leaves idle, where more than
+    ``LEAST_STEPS`` are to be taken; not on a CPU. ``on_fit`` is called after each.
     """
+    least = LEAST_STEPS if side_by_side is None else 0
     if side_by_side is None:
         side_by_side = jax.default_backend() != "cpu"
     failures: list[TrainingError | None] = [None] * len(fits)
@@ -50,7 +55,7 @@ def fit_together(
             for k, fit in enumerate(fits)
             if side_by_side and can_be_together(fit)
         }
-        runs = _trained({k: fitting.training for k, fitting in begun.items()})
+        runs = _trained({k: fitting.training for k, fitting in begun.items()}, least)
     for k, (estimator, arguments) in enumerate(fits):
         try:
             if k not in begun:
@@ -67,10 +72,13 @@ def fit_together(
     return failures
 
 
-def _trained(trainings: Mapping[int, Training | None]) -> dict[int, Run]:
-    """The runs of those that can be trained side by side."""
+def _trained(trainings: Mapping[int, Training | None], least: int) -> dict[int, Run]:
+    """The runs of those that are trained side by side, more than ``least`` steps in all."""
     runs: dict[int, Run] = {}
     for alike in _alike(trainings):
+        steps = sum(int(training.problem.max_iter) for training in alike.values())
+        if steps <= least:
+            continue
         problems, models, batches = zip(*alike.values(), strict=True)
         try:
             found = train_each(problems, [model for (model,) in models], batches)

@@ -76,8 +76,8 @@ def reproduce(
     options is not done again. One that fails is kept, counted and shown; it is tried again when the
     experiment is run again.
 
-    On an accelerator the runs that are alike, such as the seeds of a problem, are trained side by
-    side, and kept when all of them are done; on a CPU, where that is no faster, one by one.
+    On an accelerator the runs that are alike, such as the seeds of a problem, are kept when all of
+    them are done, and trained side by side where that is faster (`mongefit.together`).
 
     Parameters
     ----------
@@ -99,10 +99,9 @@ def reproduce(
         shutil.rmtree(kept)
     kept.mkdir(parents=True, exist_ok=True)
     runs = experiment.runs()
-    if side_by_side is None:
-        side_by_side = jax.default_backend() != "cpu"
+    together = jax.default_backend() != "cpu" if side_by_side is None else side_by_side
     results: list[Result] = []
-    for _, alike in itertools.groupby(runs, experiment.alike if side_by_side else lambda run: run):
+    for _, alike in itertools.groupby(runs, experiment.alike if together else lambda run: run):
         those = list(alike)
         watch(those[0], len(results), len(runs))
         paths = {run: kept / f"{run.name}.json" for run in those}
@@ -123,7 +122,9 @@ def reproduce(
     return report
 
 
-def _perform(experiment: Experiment, runs: list[Run], *, side_by_side: bool) -> Iterator[Result]:
+def _perform(
+    experiment: Experiment, runs: list[Run], *, side_by_side: bool | None
+) -> Iterator[Result]:
     """Do some runs, each of which may fail."""
     started = time.perf_counter()
     fits: list[Fit] = []
