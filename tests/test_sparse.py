@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mongefit import MongeMap, datasets
-from mongefit import sparse as module
 from mongefit.convex import ICNN
 from mongefit.costs import pairwise_value_and_gradient
 from mongefit.maps import conditional_mean, conditional_weights
-from mongefit.sparse import LEFT_OUT, LEFT_OUT_SLOPE, Asked, gradients, pairwise
+from mongefit.sparse import LEFT_OUT, LEFT_OUT_SLOPE, Asked, gradients, pairwise, sweeps
+from mongefit.sparse.asked import negligible
 from tests.conftest import random_clouds
 from tests.contracts.families import shaken
 
@@ -100,8 +100,8 @@ def test_many_pairs_are_left_out():
 def test_blocks_of_pairs_give_what_all_at_once_do(name, monkeypatch):
     arguments = latent()
     expected, slope = eqx.filter_value_and_grad(sparse)(arguments, name)
-    monkeypatch.setattr(module, "BLOCK", 7 * M)
-    monkeypatch.setattr(module, "chunk_size", lambda pairs: min(pairs, 64))
+    monkeypatch.setattr(sweeps, "BLOCK", 7 * M)
+    monkeypatch.setattr(sweeps, "chunk_size", lambda pairs: min(pairs, 64))
     jax.clear_caches()
     found, in_blocks = eqx.filter_value_and_grad(sparse)(arguments, name)
     np.testing.assert_allclose(found, expected, rtol=1e-13)
@@ -119,7 +119,7 @@ def test_points_without_flows_have_no_slopes_and_h_has_the_same():
 def test_what_is_negligible_adds_up_to_no_more_than_is_allowed(left_out):
     size = jnp.exp(5 * jr.normal(jr.key(0), (50, 60)))
     for axis in (None, 1):
-        small = jnp.where(size <= module._negligible(size, left_out, axis), size, 0.0)
+        small = jnp.where(size <= negligible(size, left_out, axis), size, 0.0)
         assert np.all(small.sum(axis) <= left_out * size.sum(axis))
         # Far more is left out than by the bound that would do were all of one size.
         crude = left_out * size.sum(axis, keepdims=True) / (size.size if axis is None else 60)
