@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -39,6 +40,16 @@ def double_precision(*trees: Any) -> Iterator[None]:
                 yield
         else:
             yield
+
+
+def placed(array: np.ndarray | np.number) -> Array:
+    """The array on JAX's device. ``jnp.asarray`` compiles a program for each shape to do that."""
+    return jax.device_put(np.asarray(array))
+
+
+def compile_for(program: Any, *arguments: Any, **options: Any) -> None:
+    """Compile a function that is jitted for such arguments, so that a call with them finds it."""
+    program.lower(*arguments, **options).compile()
 
 
 def safe_log(weight: Float[Array, " n"]) -> Float[Array, " n"]:

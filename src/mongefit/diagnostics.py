@@ -13,7 +13,7 @@ import scipy.sparse.csgraph
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from mongefit._numerics import Status
+from mongefit._numerics import Status, compile_for, placed
 from mongefit.costs import Cost
 from mongefit.duals import DualSolution, default_tolerance
 from mongefit.errors import ConvergenceWarning, warn_user
@@ -147,6 +147,12 @@ def _map_plan_gap(fitted: EntropicMap, P, rows, images) -> float:
     mean = P @ v / np.where(mass > 0, mass, 1.0)[:, None]
     total = weight.sum()
     return float(np.sqrt(weight @ ((latent - mean) ** 2).sum(1) / total)) if total > 0 else 0.0
+
+
+def compile_curvatures(fitted: EntropicMap) -> None:
+    """Compile what `diagnose` computes of such a map itself."""
+    some = np.zeros((_CURVED, fitted.x.shape[1]), fitted.x.dtype)
+    compile_for(_curvatures, fitted.cost, some, placed(some))
 
 
 def _smallest_curvature(fitted: EntropicMap, rows, images) -> float:

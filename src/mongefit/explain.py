@@ -32,8 +32,9 @@ from sklearn.utils.validation import check_is_fitted
 from mongefit._numerics import double_precision
 from mongefit.costs import Cost
 from mongefit.errors import OptionError
-from mongefit.fitted import EntropicEstimator, transported
+from mongefit.fitted import EntropicEstimator
 from mongefit.metrics import Table
+from mongefit.programs import transported
 from mongefit.validation import check_points
 
 _BLOCK = 256

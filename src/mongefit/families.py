@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from mongefit.conjugate import ConjugateICNN
@@ -28,6 +29,14 @@ def _keys(seed: int) -> tuple[PRNGKeyArray, ...]:
     return tuple(jr.split(jr.key(seed), 3))
 
 
+@eqx.filter_jit
+def _learned(
+    family: type[ConvexFunction], dim: int, sizes: tuple[int, ...], seed: np.ndarray, **options: Any
+) -> ConvexFunction:
+    # Compiled as one: drawing the weights one by one compiles each shape for itself.
+    return family(dim, sizes, key=_keys(seed)[0], **options)
+
+
 def build_cost(
     dim: int,
     *,
@@ -43,13 +52,11 @@ def build_cost(
     sizes = check_layers(hidden_layer_sizes)
     if not isinstance(symmetric, bool):
         raise OptionError(f"symmetric must be True or False, got {symmetric!r}.")
-    keys = _keys(check_seed(random_state))
+    seed = check_seed(random_state)
     if isinstance(cost, ConvexFunction):
         h = cost
     elif isinstance(cost, str) and cost in LEARNED:
-        # Compiled as one: drawing the weights one by one compiles each shape for itself.
-        build = eqx.filter_jit(LEARNED[cost])
-        h = build(dim, sizes, key=keys[0], symmetric=symmetric, alpha=alpha)
+        h = _learned(LEARNED[cost], dim, sizes, np.asarray(seed), symmetric=symmetric, alpha=alpha)
     elif cost == "sqeuclidean":
         h = SquaredEuclidean()
     else:
@@ -65,10 +72,10 @@ def build_cost(
     if _is_pair_of_diffeos(diffeo):
         return Cost(h, *diffeo)
     if diffeo == "shared":
-        flow = AutoregressiveFlow(dim, key=keys[1])
+        flow = AutoregressiveFlow(dim, key=_keys(seed)[1])
         return Cost(h, flow, flow)
     if diffeo == "separate":
-        return Cost(h, *(AutoregressiveFlow(dim, key=key) for key in keys[1:]))
+        return Cost(h, *(AutoregressiveFlow(dim, key=key) for key in _keys(seed)[1:]))
     raise OptionError(
         f"diffeo must be None, one of {', '.join(DIFFEOS)}, a Diffeo or a pair of them, got "
         f"{diffeo!r}." + did_you_mean(str(diffeo), DIFFEOS)

@@ -6,13 +6,12 @@ import contextlib
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
@@ -28,30 +27,12 @@ from mongefit.diagnostics import (
     round_trip_limit,
     warn_of,
 )
-from mongefit.duals import LARGEST_FACTORISED, DualSolution
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError, warn_user
-from mongefit.maps import EntropicMap, Transported, Units, build_map
-from mongefit.validation import check_points, check_weights, require_memory
+from mongefit.maps import EntropicMap, Units
+from mongefit.programs import Clouds, cost_matrix, coupling, solved_map, transported
+from mongefit.validation import check_points, check_weights
 
 DTYPES = ("float64", "mixed", "float32")
-
-
-class Clouds(NamedTuple):
-    """Both clouds, checked, as given and in common units."""
-
-    source: NDArray[np.float64]
-    target: NDArray[np.float64]
-    units: Units
-    x: Float[Array, "n d"]
-    y: Float[Array, "m d"]
-    a: Float[Array, " n"]
-    b: Float[Array, " m"]
-    warnings: list[str]
-
-    @property
-    def dim(self) -> int:
-        """Number of features."""
-        return self.source.shape[1]
 
 
 class EntropicEstimator(TransformerMixin, BaseEstimator):
@@ -84,15 +65,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         """c(x_i, y_j) for all pairs of rows, in common units."""
         source, target = self._check_query(X, "X"), self._check_query(Y, "Y")
         with double_precision():
-            cost, units = self.map_.cost, self.map_.units
-            dtype = self.map_.x.dtype
-            y = units.into(target).astype(dtype)
-            blocks = _in_blocks(
-                lambda points: _cost_matrix(cost, units.into(points).astype(dtype), y),
-                source,
-                len(target),
-            )
-            return np.concatenate(blocks).astype(np.float64)
+            return cost_matrix(self.map_, source, target).astype(np.float64)
 
     def score(self, X: ArrayLike, Y: ArrayLike) -> float:
         """−RMSE of T(x_i) against y_i over paired rows: higher is better."""
@@ -109,7 +82,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         """The plan between the clouds that were fitted, [n, m], computed when asked for."""
         check_is_fitted(self)
         with double_precision():
-            return np.asarray(_plan(self.map_), dtype=np.float64)
+            return coupling(self.map_).astype(np.float64)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -169,15 +142,15 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
 
         A fit that fails before this leaves an unfitted estimator, or the last fit.
         """
-        fitted, dual, used = solved_map(clouds, cost, epsilon)
+        solved = solved_map(clouds, cost, epsilon)
         history = {} if history is None else history
         n_iter = max(len(history["step"]) - 1, 0) if history else 0
         rows = evenly(len(clouds.source), CHECKED)
-        moved = transported(fitted, clouds.source[rows], reverse=False)
+        moved = transported(solved.map, clouds.source[rows], reverse=False)
         applied = history.get("applied", np.ones(0, bool))
-        diagnostics = diagnose(fitted, np.asarray(_plan(fitted)), rows, moved, dual)
+        diagnostics = diagnose(solved.map, solved.plan, rows, moved, solved.dual)
         diagnostics |= {
-            "epsilon": used,
+            "epsilon": solved.epsilon,
             "epsilon_requested": epsilon,
             "skipped_steps": int(np.sum(~applied)),
             "trained": n_iter > 0,
@@ -187,7 +160,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         if wrong and self.strict:
             raise ConvergenceError(wrong)
         validate_data(self, X, skip_check_array=True)
-        self.map_ = fitted
+        self.map_ = solved.map
         self.units_ = clouds.units
         self.history_ = history
         self.data_sha256_ = _hash(clouds.source, clouds.target, clouds.a, clouds.b, *known)
@@ -290,66 +263,3 @@ def _convert(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     if not isinstance(value, eqx.Module | tuple | list):
         return value
     return jax.tree.map(lambda leaf: function(leaf) if isinstance(leaf, kind) else leaf, value)
-
-
-_build_map = eqx.filter_jit(build_map)
-_transport = eqx.filter_jit(EntropicMap.transport)
-_plan = eqx.filter_jit(EntropicMap.plan)
-_cost_matrix = eqx.filter_jit(Cost.matrix)
-
-
-def require_plan_memory(clouds: Clouds) -> None:
-    """Refuse clouds between which a plan would not fit into memory."""
-    n, m = len(clouds.x), len(clouds.y)
-    factors = 4 * m * m if m <= LARGEST_FACTORISED else 0
-    require_memory(
-        clouds.x.dtype.itemsize * (13 * n * m + factors),
-        f"The plan between {n} and {m} points needs about",
-        "Take a random part of the points.",
-        on_device=True,
-    )
-
-
-def transported(entropic_map: EntropicMap, points: np.ndarray, *, reverse: bool) -> Transported:
-    """The images of many points, in blocks."""
-    other = len(entropic_map.x if reverse else entropic_map.y)
-    blocks = _in_blocks(
-        lambda block: _transport(entropic_map, block, reverse=reverse), points, other
-    )
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
-
-
-def solved_map(
-    clouds: Clouds, cost: Cost, epsilon: float
-) -> tuple[EntropicMap, DualSolution, float]:
-    """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
-    require_plan_memory(clouds)
-    # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
-    dtype = clouds.x.dtype
-    used = max(epsilon, float(jnp.finfo(dtype).eps))
-    while True:
-        entropic_map, dual = _build_map(
-            cost, clouds.x, clouds.y, epsilon=jnp.asarray(used, dtype), a=clouds.a, b=clouds.b,
-            units=clouds.units, differentiate="implicit",
-        )  # fmt: skip
-        if dual.converged or used >= 1:
-            return entropic_map, dual, used
-        used *= 2
-
-
-def _in_blocks(function, points: np.ndarray, other: int) -> list:
-    """Apply a function to blocks of rows, padded to a few sizes so that few shapes are compiled.
-
-    The block is chosen so that it meets about 2^16 pairs with the ``other`` points.
-    """
-    largest = int(np.clip(2 ** int(np.log2(max(2**16 / other, 1))), 8, 1024))
-    block = int(np.clip(2 ** int(np.ceil(np.log2(len(points)))), 8, largest))
-    results = []
-    for start in range(0, len(points), block):
-        part = points[start : start + block]
-        padded = np.concatenate([part, np.repeat(part[-1:], block - len(part), axis=0)])
-        size = len(part)
-        results.append(
-            jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], function(padded))
-        )
-    return results

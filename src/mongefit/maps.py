@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from mongefit._numerics import double_precision, safe_log, safe_norm
+from mongefit._numerics import double_precision, placed, safe_log, safe_norm
 from mongefit.conjugate import InverseGradientSolver, inverse_gradient
 from mongefit.costs import Cost, pairwise_value_and_gradient
 from mongefit.duals import Differentiation, DualSolution, DualSolver, plan, soft_minimum, solve_dual
@@ -46,7 +46,7 @@ class Units(eqx.Module):
             scale = largest * np.sqrt(0.5 * np.mean(spread))
         else:
             scale = 1.0
-        return cls(jnp.asarray(centre), jnp.asarray(scale))
+        return cls(placed(centre), placed(scale))
 
     @classmethod
     def none(cls, dim: int) -> Units:
@@ -58,7 +58,7 @@ class Units(eqx.Module):
         traced = isinstance(self.centre, jax.core.Tracer) or isinstance(self.scale, jax.core.Tracer)
         if isinstance(x, np.ndarray) and not traced:
             # By NumPy, which has nothing to compile.
-            return jnp.asarray((x - np.asarray(self.centre)) / np.asarray(self.scale))
+            return placed((x - np.asarray(self.centre)) / np.asarray(self.scale))
         return (jnp.asarray(x) - self.centre) / self.scale
 
     def out_of(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:

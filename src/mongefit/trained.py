@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._numerics import cast
+from mongefit._numerics import cast, placed
 from mongefit.costs import Cost
 from mongefit.duals import (
     LARGEST_FACTORISED,
@@ -21,13 +21,7 @@ from mongefit.duals import (
     SinkhornDual,
 )
 from mongefit.errors import DataError, OptionError, did_you_mean
-from mongefit.fitted import (
-    Clouds,
-    EntropicEstimator,
-    collected_warnings,
-    require_plan_memory,
-    solved_map,
-)
+from mongefit.fitted import EntropicEstimator, collected_warnings
 from mongefit.losses import (
     CostTerm,
     LearnedMapLoss,
@@ -37,6 +31,7 @@ from mongefit.losses import (
     Subsets,
     Weighted,
 )
+from mongefit.programs import Clouds, require_plan_memory, solved_map
 from mongefit.progress import TrainingBar
 from mongefit.sparse import Asked, chunk_size
 from mongefit.training import (
@@ -184,7 +179,7 @@ class TrainedEstimator(EntropicEstimator):
             subsets=None if known.groups is None else Subsets(
                 Subset.of(known.groups[0], clouds.a), Subset.of(known.groups[1], clouds.b)
             ),
-            weight=jnp.asarray(np.array([t.weight for t in [*losses, *penalties]], dtype)),
+            weight=placed(np.array([t.weight for t in [*losses, *penalties]], dtype)),
             n_losses=len(losses),
             epsilon=Schedule(*epsilon),
             learning_rate=Schedule(*options.learning_rate),
@@ -278,8 +273,7 @@ def _first_displacements(
     clouds: Clouds, cost: Cost, epsilon: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean displacements of the source points under the plan of a cost, and their weights."""
-    entropic_map, _, _ = solved_map(clouds, cost, epsilon)
-    coupling = np.asarray(entropic_map.plan(), np.float64)
-    mass = coupling.sum(axis=1)
-    mean = coupling @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
+    P = solved_map(clouds, cost, epsilon).plan.astype(np.float64)
+    mass = P.sum(axis=1)
+    mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
     return mean - np.asarray(clouds.x), mass

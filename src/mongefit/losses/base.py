@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from mongefit._numerics import placed
 from mongefit.costs import Cost
 
 Direction = Literal["both", "forward", "reverse"]
@@ -41,9 +42,9 @@ class Pairs(eqx.Module):
         also: Int[np.ndarray, " l"] | None = None,
     ) -> Pairs:
         """Pairs out of a table of row numbers; the map is needed at the sources ``also`` too."""
-        source, target = jnp.asarray(pairs[:, 0]), jnp.asarray(pairs[:, 1])
+        source, target = placed(pairs[:, 0]), placed(pairs[:, 1])
         rows = np.unique(pairs[:, 0] if also is None else np.append(pairs[:, 0], also))
-        return cls(source, target, weight, jnp.asarray(rows), jnp.asarray(np.unique(pairs[:, 1])))
+        return cls(source, target, weight, placed(rows), placed(np.unique(pairs[:, 1])))
 
 
 class Subset(eqx.Module):

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from mongefit._numerics import placed
 from mongefit.losses import MapLoss, Term
 from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem, trainable
@@ -116,9 +117,9 @@ def _unflatten(vector: Float[Array | np.ndarray, " p"], like: Model) -> Model:
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])
     parts: list[Any] = (np if isinstance(vector, np.ndarray) else jnp).split(vector, ends[:-1])
-    shaped = [
-        jnp.asarray(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)
-    ]
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    if isinstance(vector, np.ndarray):
+        shaped = [placed(part) for part in shaped]
     return jax.tree.unflatten(structure, shaped)
 
 

@@ -1,0 +1,212 @@
+"""The compiled programs of a map: it is built, applied to points in blocks, asked for its plan.
+
+They are compiled when first called or, while training goes on, before that in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from mongefit._numerics import compile_for, double_precision, placed
+from mongefit.costs import Cost
+from mongefit.diagnostics import CHECKED, compile_curvatures, evenly
+from mongefit.duals import LARGEST_FACTORISED, DualSolution, DualSolver, plan, solve_dual
+from mongefit.maps import EntropicMap, Transported, Units, relative_eps
+from mongefit.validation import require_memory
+
+
+class Clouds(NamedTuple):
+    """Both clouds, checked, as given and in common units."""
+
+    source: NDArray[np.float64]
+    target: NDArray[np.float64]
+    units: Units
+    x: Float[Array, "n d"]
+    y: Float[Array, "m d"]
+    a: Float[Array, " n"]
+    b: Float[Array, " m"]
+    warnings: list[str]
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return self.source.shape[1]
+
+
+@eqx.filter_jit
+def _solve(
+    cost: Cost,
+    x: Float[Array, "n d"],
+    y: Float[Array, "m d"],
+    a: Float[Array, " n"],
+    b: Float[Array, " m"],
+    epsilon: Float[Array, ""],
+    units: Units,
+    dual_solver: DualSolver | None = None,
+) -> tuple[EntropicMap, DualSolution, Float[Array, "n m"]]:
+    """As `build_map`, with the plan, for which the costs are at hand here."""
+    C = cost.matrix(x, y)
+    eps = relative_eps(C, a, b, epsilon)
+    dual = solve_dual(C, a, b, eps, solver=dual_solver)
+    fitted = EntropicMap(cost, x, y, a, b, dual.f, dual.g, eps, units)
+    return fitted, dual, plan(C, a, b, eps, dual.f, dual.g)
+
+
+_transport = eqx.filter_jit(EntropicMap.transport)
+_plan = eqx.filter_jit(EntropicMap.plan)
+_cost_matrix = eqx.filter_jit(Cost.matrix)
+
+
+def require_plan_memory(clouds: Clouds) -> None:
+    """Refuse clouds between which a plan would not fit into memory."""
+    n, m = len(clouds.x), len(clouds.y)
+    factors = 4 * m * m if m <= LARGEST_FACTORISED else 0
+    require_memory(
+        clouds.x.dtype.itemsize * (13 * n * m + factors),
+        f"The plan between {n} and {m} points needs about",
+        "Take a random part of the points.",
+        on_device=True,
+    )
+
+
+class SolvedMap(NamedTuple):
+    """A map, its plan, the status of its solve and the relative epsilon at which that ended."""
+
+    map: EntropicMap
+    plan: NDArray[np.floating]
+    dual: DualSolution
+    epsilon: float
+
+
+def solved_map(clouds: Clouds, cost: Cost, epsilon: float) -> SolvedMap:
+    """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
+    require_plan_memory(clouds)
+    # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
+    used = max(epsilon, float(jnp.finfo(clouds.x.dtype).eps))
+    while True:
+        fitted, dual, coupling = _solve(*_to_solve(clouds, cost, used))
+        dual = jax.device_get(dual)
+        if dual.converged or used >= 1:
+            return SolvedMap(fitted, np.asarray(coupling), dual, used)
+        used *= 2
+
+
+def _to_solve(clouds: Clouds, cost: Cost, epsilon: float) -> tuple[Any, ...]:
+    eps = placed(clouds.x.dtype.type(epsilon))
+    return cost, clouds.x, clouds.y, clouds.a, clouds.b, eps, clouds.units
+
+
+def coupling(entropic_map: EntropicMap) -> NDArray[np.floating]:
+    """The plan between the clouds of a map."""
+    return np.asarray(_plan(entropic_map))
+
+
+def transported(entropic_map: EntropicMap, points: np.ndarray, *, reverse: bool) -> Transported:
+    """The images of many points, in blocks."""
+    other = len(entropic_map.x if reverse else entropic_map.y)
+    blocks = _in_blocks(
+        lambda block: _transport(entropic_map, block, reverse=reverse), points, other
+    )
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+
+
+def cost_matrix(
+    entropic_map: EntropicMap, source: np.ndarray, target: np.ndarray
+) -> NDArray[np.floating]:
+    """c(x_i, y_j) for all pairs of rows, in blocks of rows."""
+    units, dtype = entropic_map.units, entropic_map.x.dtype
+    y = units.into(target).astype(dtype)
+    blocks = _in_blocks(
+        lambda block: _cost_matrix(entropic_map.cost, units.into(block).astype(dtype), y),
+        source,
+        len(target),
+    )
+    return np.concatenate(blocks)
+
+
+def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -> list:
+    """Apply a function to blocks of rows, padded to a few sizes so that few shapes are compiled."""
+    block = _block_size(len(points), other)
+    results = []
+    for start in range(0, len(points), block):
+        part = points[start : start + block]
+        padded = np.concatenate([part, np.repeat(part[-1:], block - len(part), axis=0)])
+        size = len(part)
+        results.append(
+            jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], function(padded))
+        )
+    return results
+
+
+def _block_size(points: int, other: int) -> int:
+    """Rows of a block: so many that they meet about 2^16 pairs with the ``other`` points."""
+    largest = int(np.clip(2 ** int(np.log2(max(2**16 / other, 1))), 8, 1024))
+    return int(np.clip(2 ** int(np.ceil(np.log2(points))), 8, largest))
+
+
+CORES_TO_SPARE = 4
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def compiled_meanwhile(clouds: Clouds, cost: Cost) -> Iterator[None]:
+    """Compile in a thread what the map of such a cost will need, while the block trains it.
+
+    Not where cores are few: training's own program, which is compiled first, needs them. When the
+    block is done, so is the thread; when it fails or is interrupted, nothing waits but the end of
+    Python, and that for one program at most.
+    """
+    if _cores() < CORES_TO_SPARE:
+        yield
+        return
+    stopped = threading.Event()
+
+    def work() -> None:
+        with double_precision():
+            for program in _programs(clouds, cost):
+                if stopped.is_set():
+                    return
+                # What is wrong with it the caller will be told when it is needed.
+                with contextlib.suppress(Exception):
+                    program()
+
+    thread = threading.Thread(target=work, name="mongefit-compile")
+    thread.start()
+    try:
+        yield
+        thread.join()
+    finally:
+        stopped.set()
+
+
+def _programs(clouds: Clouds, cost: Cost) -> list[Callable[[], Any]]:
+    """What compiles the programs that the end of a fit calls, the slowest first."""
+    some = len(evenly(len(clouds.x), CHECKED))
+    block = np.zeros((_block_size(some, len(clouds.y)), clouds.dim))
+    scalar = jnp.zeros((), clouds.x.dtype)
+    fitted = EntropicMap(
+        cost, clouds.x, clouds.y, clouds.a, clouds.b, jnp.zeros_like(clouds.a),
+        jnp.zeros_like(clouds.b), scalar, clouds.units,
+    )  # fmt: skip
+    return [
+        lambda: compile_for(_transport, fitted, block, reverse=False),
+        lambda: compile_for(_solve, *_to_solve(clouds, cost, 1.0)),
+        lambda: compile_curvatures(fitted),
+    ]
