@@ -125,11 +125,8 @@ def training(steps: int, reference_steps: int) -> Iterator[Row]:
         yield "one step", dtype, 1e3 * seconds[dtype] / steps, "ms"
         yield "one step / forward evaluation", dtype, seconds[dtype] / steps / forward, "×"
 
-    model(max_iter=9, n_init=10).fit(X, Y, pairs=pairs)
-    start = time.perf_counter()
-    model(max_iter=steps // 5, n_init=10).fit(X, Y, pairs=pairs)
-    ten = (time.perf_counter() - start) / (steps // 5)
-    yield "a step of 10 starts / of one", "float64", ten / (seconds["float64"] / steps), "×"
+    for dtype in ("float64", "mixed"):
+        yield "a step of 10 starts / of one", dtype, _ten_starts(dtype, steps // 10), "×"
 
     if reference_steps:
         times = [0.0]
@@ -147,6 +144,19 @@ def training(steps: int, reference_steps: int) -> Iterator[Row]:
             yield "final loss, the reference", "float64", float(slow[-1]), ""
             for dtype, loss in losses.items():
                 yield "final loss, ours", dtype, float(loss[-1]), ""
+
+
+def _ten_starts(dtype: str, steps: int) -> float:
+    """Time of steps of ten starts together over that of as many of one, by turns."""
+    X, Y, pairs = t_shape()
+    times: dict[int, list[float]] = {1: [], 10: []}
+    for _ in range(3):
+        for n_init, taken in times.items():
+            start = time.perf_counter()
+            model(max_iter=steps, n_init=n_init, dtype=dtype).fit(X, Y, pairs=pairs)
+            taken.append(time.perf_counter() - start)
+    # The first of each is compiled.
+    return min(times[10][1:]) / min(times[1][1:])
 
 
 class PlainCost(costs.TICost):
@@ -174,16 +184,21 @@ jax.tree_util.register_pytree_node_class(PlainCost)
 
 
 def mapping(points: int, others: int = 512, dim: int = 10) -> Iterator[Row]:
-    """`transform` of new points beside OTT's entropic map of the same cost."""
+    """`transform` of new points beside OTT's entropic map of the same cost.
+
+    OTT's inner search ends where a gradient is below 1e-4, which float32 does not reach where costs
+    are large: an h with a gain of 100 stands for those.
+    """
     rng = np.random.default_rng(0)
     clouds = [rng.normal(size=(size, dim)) for size in (others, others, points)]
-    for dtype in ("float64", "float32"):
+    for dtype, gain in (("float64", 0.1), ("float32", 0.1), ("float32", 100.0)):
         ours = {}
         with jax.enable_x64(True):
             x, y, new = (jnp.asarray(cloud, dtype) for cloud in clouds)
             y = y + 0.5
             h = jax.tree.map(
-                lambda leaf, dtype=dtype: leaf.astype(dtype), ICNN(dim, (64, 64, 64), key=jr.key(0))
+                lambda leaf, dtype=dtype: leaf.astype(dtype),
+                ICNN(dim, (64, 64, 64), key=jr.key(0), gain=gain),
             )
             for epsilon in (0.01, 0.05):
                 fitted, dual = eqx.filter_jit(build_map)(
@@ -200,11 +215,12 @@ def mapping(points: int, others: int = 512, dim: int = 10) -> Iterator[Row]:
             problem = linear_problem.LinearProblem(geometry)
             potentials = jax.jit(sinkhorn.Sinkhorn())(problem).to_dual_potentials()
             theirs = median_time(jax.jit(potentials.transport), new, repeats=1)
-        yield "OTT-JAX, numerical Legendre transform, epsilon 0.05", dtype, theirs, "s"
+        steep = ", steep h" if gain > 1 else ""
+        yield f"OTT-JAX, numerical Legendre transform{steep}", dtype, theirs, "s"
         for epsilon, seconds in ours.items():
-            name = f"transform of {points} points, m = {others}, epsilon {epsilon}"
+            name = f"transform of {points}, m = {others}, epsilon {epsilon}{steep}"
             yield name, dtype, seconds, "s"
-            yield f"OTT-JAX / ours, epsilon {epsilon}", dtype, theirs / seconds, "×"
+            yield f"OTT-JAX / ours, epsilon {epsilon}{steep}", dtype, theirs / seconds, "×"
 
 
 def parameterisations(steps: int = 20, points: int = 1000) -> Iterator[Row]:
@@ -238,6 +254,9 @@ def larger_clouds() -> Iterator[Row]:
     for row in rows:
         yield f"a step, n = m = {row['n']:,}", "mixed", 1e3 * row["seconds"], "ms"
         yield f"peak memory up to n = m = {row['n']:,}", "mixed", row["memory"] / 1e9, "GB"
+    if not on_cpu:
+        row = sizes.measure(4702, dtype="float32", steps=10)
+        yield "a step, n = m = 4,702", "float32", 1e3 * row["seconds"], "ms"
     n, seconds = (np.array([row[key] for row in rows]) for key in ("n", "seconds"))
     yield "exponent of time over n", "mixed", sizes.power_law(n, seconds)[0], ""
 

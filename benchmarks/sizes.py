@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from mongefit._numerics import double_precision
+from mongefit._numerics import cast, double_precision
 from mongefit.convex import ICNN
 from mongefit.costs import Cost
 from mongefit.losses import Paired, Pairs
@@ -66,6 +66,8 @@ def problem(n: int, *, dtype: str, batch_size: int | None = None):
         pair_dtype="float32" if dtype == "mixed" else None,
     )  # fmt: skip
     model = Model(Cost(ICNN(DIM, LAYERS, key=jr.key(0))), (Paired(), CostSize()))
+    if dtype == "float32":
+        made, model = cast((made, model), "float32")
     batches = None if batch_size is None else Batches.of(made, batch_size, seed=0)
     return made, initial_state(made, model, batches), batches
 
@@ -145,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="+", type=int, default=[128, 256, 512, 1024])
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--dtype", choices=["float64", "mixed"], default="mixed")
+    parser.add_argument("--dtype", choices=["float64", "mixed", "float32"], default="mixed")
     parser.add_argument("--out", help="a JSON file for the rows")
     parser.add_argument("--plot", help="a picture of the growth")
     parser.add_argument("--from-rows", help="draw rows that were written before")

@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from mongefit._numerics import placed
 from mongefit.conjugate import ConjugateICNN
 from mongefit.convex import ICNN, ConvexFunction, SquaredEuclidean
 from mongefit.costs import Cost
@@ -30,11 +31,22 @@ def _keys(seed: int) -> tuple[PRNGKeyArray, ...]:
 
 
 @eqx.filter_jit
-def _learned(
+def _drawn(
     family: type[ConvexFunction], dim: int, sizes: tuple[int, ...], seed: np.ndarray, **options: Any
 ) -> ConvexFunction:
     # Compiled as one: drawing the weights one by one compiles each shape for itself.
     return family(dim, sizes, key=_keys(seed)[0], **options)
+
+
+def _learned(name: str, dim: int, sizes: tuple[int, ...], seed: int, **options: Any) -> Any:
+    """A function to learn, its weights drawn by the CPU, which compiles that sooner."""
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX was told to know others only
+        cpu = None
+    with jax.default_device(cpu):
+        drawn = _drawn(LEARNED[name], dim, sizes, np.asarray(seed), **options)
+    return jax.tree.map(placed, jax.device_get(drawn))
 
 
 def build_cost(
@@ -56,7 +68,7 @@ def build_cost(
     if isinstance(cost, ConvexFunction):
         h = cost
     elif isinstance(cost, str) and cost in LEARNED:
-        h = _learned(LEARNED[cost], dim, sizes, np.asarray(seed), symmetric=symmetric, alpha=alpha)
+        h = _learned(cost, dim, sizes, seed, symmetric=symmetric, alpha=alpha)
     elif cost == "sqeuclidean":
         h = SquaredEuclidean()
     else:
