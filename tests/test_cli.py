@@ -585,6 +585,17 @@ class TestProcess:
         assert not list(tmp_path.iterdir())
         os.close(terminal)
 
+    def test_the_end_waits_for_no_thread(self):
+        code = (
+            "import threading, time; from mongefit import cli\n"
+            "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+            "cli.main()"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=120
+        )
+        assert ran.returncode == 0 and ran.stdout.startswith("mongefit")
+
     def test_stopped_and_resumed(self, demo, cache, tmp_path):
         *_, source = demo
 

@@ -149,10 +149,13 @@ def _map_plan_gap(fitted: EntropicMap, P, rows, images) -> float:
     return float(np.sqrt(weight @ ((latent - mean) ** 2).sum(1) / total)) if total > 0 else 0.0
 
 
-def compile_curvatures(fitted: EntropicMap) -> None:
-    """Compile what `diagnose` computes of such a map itself."""
+def compile_checks(fitted: EntropicMap, rows: NDArray[np.int64]) -> None:
+    """Compile what `diagnose` computes of such a map and of so many of its points."""
     some = np.zeros((_CURVED, fitted.x.shape[1]), fitted.x.dtype)
     compile_for(_curvatures, fitted.cost, some, placed(some))
+    if fitted.cost.phi_nu is not None:
+        compile_for(_flow, fitted.cost, placed(np.asarray(fitted.x)[rows]))
+        compile_for(_flow, fitted.cost, fitted.y)
 
 
 def _smallest_curvature(fitted: EntropicMap, rows, images) -> float:

@@ -21,7 +21,7 @@ from mongefit.families import build_cost
 from mongefit.files import StrPath
 from mongefit.losses import Groups, Paired, Term
 from mongefit.penalties import CostSize
-from mongefit.programs import Clouds, compiled_meanwhile, solved_map, transported
+from mongefit.programs import Clouds, solved_map, transported
 from mongefit.trained import TrainedEstimator, Training, check_terms
 from mongefit.training import Checkpoint, Run
 from mongefit.validation import Knowledge, check_count, check_validation_pairs
@@ -214,8 +214,7 @@ class CostEstimator(TrainedEstimator):
         """Train, where there is something to learn. To be called in double precision."""
         if fitting.training is None:
             return []
-        with compiled_meanwhile(fitting.clouds, fitting.costs[0]):
-            return self._train(fitting.training, fitting.clouds, checkpoint)
+        return self._train(fitting.training, fitting.clouds, checkpoint)
 
     def _complete(self, fitting: Fitting, runs: Sequence[Run]) -> Self:
         """Keep the best run and build its map. To be called in double precision."""
@@ -252,11 +251,11 @@ def _score(run: Run, clouds: Clouds, epsilon: float, pairs: NDArray[np.int64] | 
         return np.inf
     if pairs is None:
         return run.objective
-    made = solved_map(clouds, run.model.cost, epsilon)
-    found = transported(made.map, clouds.source[pairs[:, 0]], reverse=False)
+    entropic_map, dual, _ = solved_map(clouds, run.model.cost, epsilon)
+    found = transported(entropic_map, clouds.source[pairs[:, 0]], reverse=False)
     missed = np.sum((found.points - clouds.target[pairs[:, 1]]) ** 2, axis=1)
     error = float(np.sqrt(np.mean(missed)))
-    solved = made.dual.converged and np.all(found.converged) and np.isfinite(error)
+    solved = dual.converged and np.all(found.converged) and np.isfinite(error)
     return error if solved else np.inf
 
 

@@ -142,15 +142,15 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
 
         A fit that fails before this leaves an unfitted estimator, or the last fit.
         """
-        solved = solved_map(clouds, cost, epsilon)
+        fitted, dual, used = solved_map(clouds, cost, epsilon)
         history = {} if history is None else history
         n_iter = max(len(history["step"]) - 1, 0) if history else 0
         rows = evenly(len(clouds.source), CHECKED)
-        moved = transported(solved.map, clouds.source[rows], reverse=False)
+        moved = transported(fitted, clouds.source[rows], reverse=False)
         applied = history.get("applied", np.ones(0, bool))
-        diagnostics = diagnose(solved.map, solved.plan, rows, moved, solved.dual)
+        diagnostics = diagnose(fitted, coupling(fitted), rows, moved, dual)
         diagnostics |= {
-            "epsilon": solved.epsilon,
+            "epsilon": used,
             "epsilon_requested": epsilon,
             "skipped_steps": int(np.sum(~applied)),
             "trained": n_iter > 0,
@@ -160,7 +160,7 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         if wrong and self.strict:
             raise ConvergenceError(wrong)
         validate_data(self, X, skip_check_array=True)
-        self.map_ = solved.map
+        self.map_ = fitted
         self.units_ = clouds.units
         self.history_ = history
         self.data_sha256_ = _hash(clouds.source, clouds.target, clouds.a, clouds.b, *known)

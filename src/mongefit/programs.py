@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from mongefit._numerics import compile_for, double_precision, placed
 from mongefit.costs import Cost
-from mongefit.diagnostics import CHECKED, compile_curvatures, evenly
-from mongefit.duals import LARGEST_FACTORISED, DualSolution, DualSolver, plan, solve_dual
-from mongefit.maps import EntropicMap, Transported, Units, relative_eps
+from mongefit.diagnostics import CHECKED, compile_checks, evenly
+from mongefit.duals import LARGEST_FACTORISED, DualSolution
+from mongefit.maps import EntropicMap, Transported, Units, build_map
 from mongefit.validation import require_memory
 
 
@@ -44,25 +44,7 @@ class Clouds(NamedTuple):
         return self.source.shape[1]
 
 
-@eqx.filter_jit
-def _solve(
-    cost: Cost,
-    x: Float[Array, "n d"],
-    y: Float[Array, "m d"],
-    a: Float[Array, " n"],
-    b: Float[Array, " m"],
-    epsilon: Float[Array, ""],
-    units: Units,
-    dual_solver: DualSolver | None = None,
-) -> tuple[EntropicMap, DualSolution, Float[Array, "n m"]]:
-    """As `build_map`, with the plan, for which the costs are at hand here."""
-    C = cost.matrix(x, y)
-    eps = relative_eps(C, a, b, epsilon)
-    dual = solve_dual(C, a, b, eps, solver=dual_solver)
-    fitted = EntropicMap(cost, x, y, a, b, dual.f, dual.g, eps, units)
-    return fitted, dual, plan(C, a, b, eps, dual.f, dual.g)
-
-
+_build_map = eqx.filter_jit(build_map)
 _transport = eqx.filter_jit(EntropicMap.transport)
 _plan = eqx.filter_jit(EntropicMap.plan)
 _cost_matrix = eqx.filter_jit(Cost.matrix)
@@ -80,31 +62,26 @@ def require_plan_memory(clouds: Clouds) -> None:
     )
 
 
-class SolvedMap(NamedTuple):
-    """A map, its plan, the status of its solve and the relative epsilon at which that ended."""
-
-    map: EntropicMap
-    plan: NDArray[np.floating]
-    dual: DualSolution
-    epsilon: float
-
-
-def solved_map(clouds: Clouds, cost: Cost, epsilon: float) -> SolvedMap:
+def solved_map(
+    clouds: Clouds, cost: Cost, epsilon: float
+) -> tuple[EntropicMap, DualSolution, float]:
     """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
     require_plan_memory(clouds)
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
     used = max(epsilon, float(jnp.finfo(clouds.x.dtype).eps))
     while True:
-        fitted, dual, coupling = _solve(*_to_solve(clouds, cost, used))
+        entropic_map, dual = _build_map(**_to_build(clouds, cost, used))
         dual = jax.device_get(dual)
         if dual.converged or used >= 1:
-            return SolvedMap(fitted, np.asarray(coupling), dual, used)
+            return entropic_map, dual, used
         used *= 2
 
 
-def _to_solve(clouds: Clouds, cost: Cost, epsilon: float) -> tuple[Any, ...]:
-    eps = placed(clouds.x.dtype.type(epsilon))
-    return cost, clouds.x, clouds.y, clouds.a, clouds.b, eps, clouds.units
+def _to_build(clouds: Clouds, cost: Cost, epsilon: float) -> dict[str, Any]:
+    return {
+        "cost": cost, "x": clouds.x, "y": clouds.y, "a": clouds.a, "b": clouds.b,
+        "epsilon": placed(clouds.x.dtype.type(epsilon)), "units": clouds.units,
+    }  # fmt: skip
 
 
 def coupling(entropic_map: EntropicMap) -> NDArray[np.floating]:
@@ -169,44 +146,44 @@ def _cores() -> int:
 def compiled_meanwhile(clouds: Clouds, cost: Cost) -> Iterator[None]:
     """Compile in a thread what the map of such a cost will need, while the block trains it.
 
-    Not where cores are few: training's own program, which is compiled first, needs them. When the
-    block is done, so is the thread; when it fails or is interrupted, nothing waits but the end of
-    Python, and that for one program at most.
+    Not where cores are few: training's own program needs them. When the block is done, so is the
+    thread; when it fails or is interrupted, nothing waits but the end of Python, and that for one
+    program at most.
     """
     if _cores() < CORES_TO_SPARE:
         yield
         return
     stopped = threading.Event()
+    # What is set for a block is set for its thread alone.
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
 
     def work() -> None:
-        with double_precision():
+        # What is wrong with a program the caller will be told when it is needed.
+        with jax.default_device(device), double_precision(), contextlib.suppress(Exception):
             for program in _programs(clouds, cost):
                 if stopped.is_set():
                     return
-                # What is wrong with it the caller will be told when it is needed.
-                with contextlib.suppress(Exception):
-                    program()
+                program()
 
     thread = threading.Thread(target=work, name="mongefit-compile")
-    thread.start()
     try:
+        thread.start()
         yield
         thread.join()
     finally:
         stopped.set()
 
 
-def _programs(clouds: Clouds, cost: Cost) -> list[Callable[[], Any]]:
+def _programs(clouds: Clouds, cost: Cost) -> list[Callable[[], None]]:
     """What compiles the programs that the end of a fit calls, the slowest first."""
-    some = len(evenly(len(clouds.x), CHECKED))
-    block = np.zeros((_block_size(some, len(clouds.y)), clouds.dim))
-    scalar = jnp.zeros((), clouds.x.dtype)
-    fitted = EntropicMap(
-        cost, clouds.x, clouds.y, clouds.a, clouds.b, jnp.zeros_like(clouds.a),
-        jnp.zeros_like(clouds.b), scalar, clouds.units,
-    )  # fmt: skip
+    rows = evenly(len(clouds.x), CHECKED)
+    block = np.zeros((_block_size(len(rows), len(clouds.y)), clouds.dim))
+    x, y, a, b = clouds.x, clouds.y, clouds.a, clouds.b
+    # Weights for potentials: only shapes matter.
+    fitted = EntropicMap(cost, x, y, a, b, a, b, placed(x.dtype.type(1)), clouds.units)
     return [
         lambda: compile_for(_transport, fitted, block, reverse=False),
-        lambda: compile_for(_solve, *_to_solve(clouds, cost, 1.0)),
-        lambda: compile_curvatures(fitted),
+        lambda: compile_for(_build_map, **_to_build(clouds, cost, 1.0)),
+        lambda: compile_for(_plan, fitted),
+        lambda: compile_checks(fitted, rows),
     ]

@@ -31,7 +31,13 @@ from mongefit.losses import (
     Subsets,
     Weighted,
 )
-from mongefit.programs import Clouds, require_plan_memory, solved_map
+from mongefit.programs import (
+    Clouds,
+    compiled_meanwhile,
+    coupling,
+    require_plan_memory,
+    solved_map,
+)
 from mongefit.progress import TrainingBar
 from mongefit.sparse import Asked, chunk_size
 from mongefit.training import (
@@ -202,7 +208,10 @@ class TrainedEstimator(EntropicEstimator):
             return [Run(model, np.inf, {}) for model in training.models]
         training.require_memory()
         require_plan_memory(clouds)  # or training would be in vain
-        with TrainingBar(max_iter, enabled=bool(self.verbose)) as bar:
+        with (
+            compiled_meanwhile(clouds, training.models[0].cost),
+            TrainingBar(max_iter, enabled=bool(self.verbose)) as bar,
+        ):
             return train(
                 training.problem, training.models, batches=training.batches,
                 checkpoint=checkpoint, on_interval=bar.update,
@@ -273,7 +282,8 @@ def _first_displacements(
     clouds: Clouds, cost: Cost, epsilon: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean displacements of the source points under the plan of a cost, and their weights."""
-    P = solved_map(clouds, cost, epsilon).plan.astype(np.float64)
+    entropic_map, _, _ = solved_map(clouds, cost, epsilon)
+    P = coupling(entropic_map).astype(np.float64)
     mass = P.sum(axis=1)
     mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
     return mean - np.asarray(clouds.x), mass

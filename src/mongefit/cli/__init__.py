@@ -15,7 +15,12 @@ from mongefit.cli.console import Ended, Interrupted
 from mongefit.cli.demo import demo
 from mongefit.cli.fit import fit
 from mongefit.cli.info import info
-from mongefit.cli.interrupts import Terminated, ignore_signals, raise_on_termination
+from mongefit.cli.interrupts import (
+    Terminated,
+    end_at_once_if_compiling,
+    ignore_signals,
+    raise_on_termination,
+)
 from mongefit.cli.reproduce import reproduce
 from mongefit.cli.select import select
 from mongefit.cli.transform import transform
@@ -52,6 +57,10 @@ def main() -> None:
     raise_on_termination()
     try:
         cli(prog_name="mongefit")
+    except SystemExit as ended:
+        ignore_signals()
+        end_at_once_if_compiling(ended.code if isinstance(ended.code, int) else 0)
+        raise
     finally:
         # What is left is Python's own clean-up, which a second Ctrl-C would fill with tracebacks.
         ignore_signals()

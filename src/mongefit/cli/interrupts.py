@@ -59,6 +59,15 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def end_at_once_if_compiling(code: int) -> None:
+    """End the process where Python would wait for a thread, which XLA may keep for long."""
+    others = set(threading.enumerate()) - {threading.main_thread()}
+    if any(not thread.daemon for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 @contextlib.contextmanager
 def promptly_interruptible(
     *, grace: float = 1.0, left: str = "nothing was written"
