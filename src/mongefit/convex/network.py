@@ -181,20 +181,29 @@ class ICNN(ProjectedConvexFunction):
             bound = bound + jnp.max(jnp.sum(jnp.abs(square), axis=1))
         return bound
 
-    def _network(self, z):
-        """n(z) and ∇n(z), by one forward and one backward sweep."""
-        hidden, out = self._positive_weights()
+    def _layers(self, z, hidden):
+        """The last state, and the slopes of the activations of all layers."""
         state, slope = _activate(self.activation, z @ self.passthrough[0].T + self.bias[0])
         slopes = [slope]
         for weight, through, bias in zip(hidden, self.passthrough[1:], self.bias[1:], strict=True):
             state, slope = _activate(self.activation, state @ weight.T + z @ through.T + bias)
             slopes.append(slope)
+        return state, slopes
+
+    def _network_value(self, z):
+        hidden, out = self._positive_weights()
+        return self._layers(z, hidden)[0] @ out
+
+    def _network_gradient(self, z):
+        """∇n(z), by one forward and one backward sweep."""
+        hidden, out = self._positive_weights()
+        _, slopes = self._layers(z, hidden)
         adjoint = out * slopes[-1]
         gradient = adjoint @ self.passthrough[-1]
         for k in range(len(slopes) - 2, -1, -1):
             adjoint = (adjoint @ hidden[k]) * slopes[k]
             gradient = gradient + adjoint @ self.passthrough[k]
-        return state @ out, gradient
+        return gradient
 
     def project(self, z):
         parts = [*self.passthrough, jnp.eye(z.shape[-1], dtype=z.dtype)]
@@ -214,33 +223,42 @@ class ICNN(ProjectedConvexFunction):
                 state, _ = _activate(self.activation, state @ weight.T + (sign * part + bias))
             return state @ out
 
-        value_at_zero, slope_at_zero = self._network(jnp.zeros((1, dim), z.dtype))
+        zero = jnp.zeros((1, dim), z.dtype)
         if self.symmetric:
-            value = 0.5 * (network(1) + network(-1)) - value_at_zero
+            value = 0.5 * (network(1) + network(-1))
         else:
-            value = network(1) - value_at_zero - z @ slope_at_zero[0]
+            value = network(1) - z @ self._network_gradient(zero)[0]
+        value = value - self._network_value(zero)
         # Without a quadratic its image has no entries, and nothing is added.
         return value + 0.5 * (
             jnp.sum(image * image, axis=-1) + self.alpha * jnp.sum(z * z, axis=-1)
         )
 
-    def value_and_gradient(self, z, guess=None):
-        value_at_zero, slope_at_zero = self._network(jnp.zeros((1, z.shape[-1]), z.dtype))
+    def value(self, z):
+        zero = jnp.zeros_like(z[:1])
         if self.symmetric:
-            both, slope = self._network(jnp.concatenate([z, -z]))
-            value = 0.5 * (both[: len(z)] + both[len(z) :]) - value_at_zero
-            gradient = 0.5 * (slope[: len(z)] - slope[len(z) :])
+            both = self._network_value(jnp.concatenate([z, -z]))
+            value = 0.5 * (both[: len(z)] + both[len(z) :])
         else:
-            value, gradient = self._network(z)
-            value = value - value_at_zero - z @ slope_at_zero[0]
-            gradient = gradient - slope_at_zero
-        value = value + 0.5 * self.alpha * jnp.sum(z * z, axis=-1)
+            value = self._network_value(z) - z @ self._network_gradient(zero)[0]
+        value = value - self._network_value(zero) + 0.5 * self.alpha * jnp.sum(z * z, axis=-1)
+        if self.quadratic is not None:
+            value = value + 0.5 * jnp.sum((z @ self.quadratic.T) ** 2, axis=-1)
+        return value
+
+    def gradient(self, z):
+        if self.symmetric:
+            both = self._network_gradient(jnp.concatenate([z, -z]))
+            gradient = 0.5 * (both[: len(z)] - both[len(z) :])
+        else:
+            gradient = self._network_gradient(z) - self._network_gradient(jnp.zeros_like(z[:1]))
         gradient = gradient + self.alpha * z
         if self.quadratic is not None:
-            image = z @ self.quadratic.T
-            value = value + 0.5 * jnp.sum(image * image, axis=-1)
-            gradient = gradient + image @ self.quadratic
-        return value, gradient
+            gradient = gradient + z @ self.quadratic.T @ self.quadratic
+        return gradient
+
+    def value_and_gradient(self, z, guess=None):
+        return self.value(z), self.gradient(z)
 
     def _network_hessian(self, z):
         # ∇²n = Σ_k J_kᵀ diag(adjoint_k · σ''(t_k)) J_k with J_k = ∂t_k/∂z: a sum of non-negative

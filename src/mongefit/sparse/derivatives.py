@@ -131,7 +131,11 @@ def _(residuals, slopes, perturbed, latent, asked, dtype):
     def finish(of_z):
         return (None, None) if of_z is None else (jnp.sum(of_z, axis=1), -jnp.sum(of_z, axis=0))
 
-    of_u, (of_h, of_v) = sweep(large, pull_chunk, finish)
+    nothing = (
+        jnp.zeros((0, u.shape[1]), dtype) if points_move else None,
+        jax.tree.map(jnp.zeros_like, eqx.filter(h, eqx.is_inexact_array)),
+    )
+    of_u, (of_h, of_v) = sweep(large, pull_chunk, nothing, finish)
     # What is not finite fails every comparison above, and must not be left out for that.
     finite = jnp.isfinite(total)
     return jax.tree.map(
@@ -152,7 +156,8 @@ def _gradients(token, latent: Latent, asked: Asked, s, t, dtype):
         rows, columns = asked.pair(k)
         return h.gradient(u[rows] - v[columns]), None
 
-    return sweep(keep[:, None], chunk)[0][:, 0].astype(token.dtype)
+    nothing = jnp.zeros((0, u.shape[1]), dtype), None
+    return sweep(keep[:, None], chunk, nothing)[0][:, 0].astype(token.dtype)
 
 
 @_gradients.def_fwd

@@ -28,11 +28,13 @@ BLOCK = 2**24  # pairs among which those to keep are looked for at a time
 def sweep(
     keep: Bool[Array, "n m"],
     body: Callable[[Int[Array, " k"], Int[Array, " k"], Bool[Array, " k"]], Any],
+    nothing: tuple[Any, Any],
     finish: Callable[[Any], Any] = lambda vectors: (vectors, None),
 ) -> tuple[Any, Any]:
     """``vectors, terms = body(rows, columns, real)`` for the pairs to keep, chunk by chunk.
 
-    Pairs that are not ``real`` fill up the last chunk of a block of rows. ``finish`` makes of the
+    Pairs that are not ``real`` fill up the last chunk of a block of rows. ``nothing`` is what
+    ``body`` gives for no pairs: vectors of none, and terms of zeros. ``finish`` makes of the
     vectors of a block, zero for pairs not kept, what is wanted of its rows, and more terms.
     Returns what is wanted of all rows, and the sums of the terms of both kinds.
     """
@@ -41,7 +43,7 @@ def sweep(
     blocks = -(-n // rows)
 
     def block(part, start):
-        vectors, terms = _sweep_block(part, start, body)
+        vectors, terms = _sweep_block(part, start, body, nothing)
         wanted, more = finish(vectors)
         return (terms, more), wanted
 
@@ -50,21 +52,20 @@ def sweep(
         return wanted, total
     parts = jnp.pad(keep, ((0, blocks * rows - n), (0, 0))).reshape(blocks, rows, m)
     starts = rows * jnp.arange(blocks, dtype=jnp.int32)
-    nothing = _zeros(jax.eval_shape(block, parts[0], starts[0])[0])
+    none = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        jax.eval_shape(block, parts[0], starts[0])[0],
+    )
 
     def add(total, part):
         terms, wanted = block(*part)
         return jax.tree.map(jnp.add, total, terms), wanted
 
-    total, wanted = jax.lax.scan(add, nothing, (parts, starts))
+    total, wanted = jax.lax.scan(add, none, (parts, starts))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:n], wanted), total
 
 
-def _zeros(shapes):
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-
-def _sweep_block(keep, first, body) -> tuple[Float[Array, "rows m d"] | None, Any]:
+def _sweep_block(keep, first, body, nothing) -> tuple[Float[Array, "rows m d"] | None, Any]:
     m = keep.shape[1]
     if one_chunk(keep.size):
         k = jnp.arange(keep.size, dtype=jnp.int32)
@@ -88,12 +89,10 @@ def _sweep_block(keep, first, body) -> tuple[Float[Array, "rows m d"] | None, An
         part = jnp.where(real, part, 0)
         return body(first + part // m, part % m, real)
 
-    shapes = jax.eval_shape(chunk, count)
     # Written in order and brought to their places afterwards, by one gather: scattering every
     # chunk is slow on a CPU.
-    vectors = jax.tree.map(
-        lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), shapes[0]
-    )
+    vectors, terms = nothing
+    vectors = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), vectors)
 
     def step(carry):
         start, vectors, total = carry
@@ -107,7 +106,7 @@ def _sweep_block(keep, first, body) -> tuple[Float[Array, "rows m d"] | None, An
 
     start = jnp.zeros_like(count)
     _, vectors, total = jax.lax.while_loop(
-        lambda carry: carry[0] < count, step, (start, vectors, _zeros(shapes[1]))
+        lambda carry: carry[0] < count, step, (start, vectors, terms)
     )
     if vectors is None:
         return None, total
