@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from mongefit.conjugate import LBFGSInverse, inverse_gradient
+from mongefit.convex import network
+from mongefit.costs import pairwise_value
 from tests.contracts.families import CONVEX, as_float32
 
 family = pytest.mark.parametrize("name", CONVEX.keys())
@@ -116,6 +118,26 @@ def test_float32_stays_float32_and_inverts(name):
     dtypes = {value.dtype, gradient.dtype, hessian.dtype, inverse.z.dtype}
     assert dtypes == {jnp.dtype("float32")}
     assert inverse.residual.max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", [name for name in CONVEX if name.startswith("ICNN")])
+@pytest.mark.parametrize("dim", [2, 3, 4])
+def test_products_as_accelerators_fuse_them(name, dim, monkeypatch):
+    """Values, gradients and what training differentiates are those of plain products."""
+    z, along = jr.normal(jr.key(2), (2, 9, dim))
+
+    def measure(h):
+        def change(h):
+            value, change = jax.jvp(h.value, (z,), (along,))
+            return jnp.sum(value * change) + jnp.sum(h.gradient(z) ** 2)
+
+        return h.value(z), h.gradient(z), pairwise_value(h, z, along), eqx.filter_grad(change)(h)
+
+    plain = measure(CONVEX[name](dim))
+    monkeypatch.setattr(network, "_fused", lambda features: features <= network.FEW)
+    fused = measure(CONVEX[name](dim))
+    for one, other in zip(*map(jax.tree.leaves, (plain, fused)), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-11, atol=1e-11)
 
 
 def test_lbfgs_finds_the_same_inverse_as_newton():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import functools
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mongefit._numerics import safe_norm
@@ -56,6 +58,40 @@ def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Fl
         return _squareplus_curvature(jnp.sqrt(t * t + 4))
     slope = jax.nn.sigmoid(t)
     return slope * (1 - slope)
+
+
+FEW = 4
+
+
+def _fused(features: int) -> bool:
+    """Whether products with so few features are computed where they are used and not stored."""
+    return features <= FEW and jax.default_backend() != "cpu"
+
+
+@jax.custom_jvp
+def _thin_product(left: Float[Array, "*N k"], right: Float[Array, "k w"]) -> Float[Array, "*N w"]:
+    """The product of matrices, k or w small, term by term, which an accelerator can fuse."""
+    k, w = right.shape
+    if k <= w:
+        return functools.reduce(jnp.add, (left[..., i, None] * right[i] for i in range(k)))
+    return jnp.stack([jnp.sum(left * right[:, j], axis=-1) for j in range(w)], axis=-1)
+
+
+@functools.partial(_thin_product.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    (left, right), (of_left, of_right) = primals, tangents
+    value = _thin_product(left, right)
+    change = jnp.zeros_like(value)
+    if not isinstance(of_left, SymbolicZero):
+        change = change + _thin_product(of_left, right)
+    if not isinstance(of_right, SymbolicZero):
+        # Backwards it is a sum over all rows, which is fast as a matrix product only.
+        change = change + left @ of_right
+    return value, change
+
+
+def _product(left: Float[Array, "*N k"], right: Float[Array, "k w"]) -> Float[Array, "*N w"]:
+    return _thin_product(left, right) if _fused(min(right.shape)) else left @ right
 
 
 class ICNN(ProjectedConvexFunction):
@@ -183,33 +219,42 @@ class ICNN(ProjectedConvexFunction):
 
     def _layers(self, z, hidden):
         """The last state, and the slopes of the activations of all layers."""
-        state, slope = _activate(self.activation, z @ self.passthrough[0].T + self.bias[0])
+        through: Any = self.passthrough
+        bias: Any = self.bias
+        if _fused(z.shape[-1] + 1):
+            # Biases are one more column: alone, their derivatives would be slow sums.
+            z = jnp.concatenate([z, jnp.ones_like(z[..., :1])], axis=-1)
+            through = [
+                jnp.concatenate([V, b[:, None]], axis=1) for V, b in zip(through, bias, strict=True)
+            ]
+            bias = [0.0] * len(bias)
+        state, slope = _activate(self.activation, _product(z, through[0].T) + bias[0])
         slopes = [slope]
-        for weight, through, bias in zip(hidden, self.passthrough[1:], self.bias[1:], strict=True):
-            state, slope = _activate(self.activation, state @ weight.T + z @ through.T + bias)
+        for weight, V, b in zip(hidden, through[1:], bias[1:], strict=True):
+            state, slope = _activate(self.activation, state @ weight.T + _product(z, V.T) + b)
             slopes.append(slope)
         return state, slopes
 
     def _network_value(self, z):
         hidden, out = self._positive_weights()
-        return self._layers(z, hidden)[0] @ out
+        return _product(self._layers(z, hidden)[0], out[:, None])[..., 0]
 
     def _network_gradient(self, z):
         """∇n(z), by one forward and one backward sweep."""
         hidden, out = self._positive_weights()
         _, slopes = self._layers(z, hidden)
         adjoint = out * slopes[-1]
-        gradient = adjoint @ self.passthrough[-1]
+        gradient = _product(adjoint, self.passthrough[-1])
         for k in range(len(slopes) - 2, -1, -1):
             adjoint = (adjoint @ hidden[k]) * slopes[k]
-            gradient = gradient + adjoint @ self.passthrough[k]
+            gradient = gradient + _product(adjoint, self.passthrough[k])
         return gradient
 
     def project(self, z):
         parts = [*self.passthrough, jnp.eye(z.shape[-1], dtype=z.dtype)]
         if self.quadratic is not None:
             parts.append(self.quadratic)
-        return z @ jnp.concatenate(parts).T
+        return _product(z, jnp.concatenate(parts).T)
 
     def value_of_projected(self, Az):
         hidden, out = self._positive_weights()
@@ -221,7 +266,7 @@ class ICNN(ProjectedConvexFunction):
             state, _ = _activate(self.activation, sign * parts[0] + self.bias[0])
             for weight, part, bias in zip(hidden, parts[1:], self.bias[1:], strict=True):
                 state, _ = _activate(self.activation, state @ weight.T + (sign * part + bias))
-            return state @ out
+            return _product(state, out[:, None])[..., 0]
 
         zero = jnp.zeros((1, dim), z.dtype)
         if self.symmetric:
@@ -243,7 +288,7 @@ class ICNN(ProjectedConvexFunction):
             value = self._network_value(z) - z @ self._network_gradient(zero)[0]
         value = value - self._network_value(zero) + 0.5 * self.alpha * jnp.sum(z * z, axis=-1)
         if self.quadratic is not None:
-            value = value + 0.5 * jnp.sum((z @ self.quadratic.T) ** 2, axis=-1)
+            value = value + 0.5 * jnp.sum(_product(z, self.quadratic.T) ** 2, axis=-1)
         return value
 
     def gradient(self, z):
@@ -254,7 +299,7 @@ class ICNN(ProjectedConvexFunction):
             gradient = self._network_gradient(z) - self._network_gradient(jnp.zeros_like(z[:1]))
         gradient = gradient + self.alpha * z
         if self.quadratic is not None:
-            gradient = gradient + z @ self.quadratic.T @ self.quadratic
+            gradient = gradient + _product(_product(z, self.quadratic.T), self.quadratic)
         return gradient
 
     def value_and_gradient(self, z, guess=None):
