@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mongefit import MongeMap, programs
+from mongefit._numerics import QuickJit
 
 PAIRS = np.stack([np.arange(5)] * 2, axis=1)
 
@@ -45,7 +47,7 @@ def test_the_map_is_compiled_while_training_where_there_are_cores(compiled, monk
     monkeypatch.setattr(programs, "_cores", lambda: programs.CORES_TO_SPARE - (not spare))
     fit(dim=5 if spare else 6)  # shapes that no other test has
     here, there = compiled["MainThread"], compiled.get("mongefit-compile", set())
-    assert "jit(run_interval)" in here
+    assert "jit(_interval)" in here
     assert (there, here & OF_THE_MAP) == ((OF_THE_MAP, set()) if spare else (set(), OF_THE_MAP))
 
 
@@ -55,6 +57,11 @@ def test_a_fit_is_the_same_with_and_without_cores_to_spare(monkeypatch):
         monkeypatch.setattr(programs, "_cores", lambda cores=cores: cores)
         fits.append(fit())
     np.testing.assert_array_equal(*(each.transform(np.eye(3)) for each in fits))
+
+
+def test_what_a_gpu_is_asked_for_is_an_option_that_xla_has(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert float(QuickJit(jnp.dot)(jnp.ones(3), jnp.ones(3))) == 3
 
 
 @pytest.mark.usefixtures("spare_cores")

@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from mongefit._numerics import compile_for, double_precision, placed
+from mongefit._numerics import QuickJit, compile_for, double_precision, placed
 from mongefit.costs import Cost
 from mongefit.diagnostics import CHECKED, compile_checks, evenly
 from mongefit.duals import LARGEST_FACTORISED, DualSolution
@@ -44,10 +43,10 @@ class Clouds(NamedTuple):
         return self.source.shape[1]
 
 
-_build_map = eqx.filter_jit(build_map)
-_transport = eqx.filter_jit(EntropicMap.transport)
-_plan = eqx.filter_jit(EntropicMap.plan)
-_cost_matrix = eqx.filter_jit(Cost.matrix)
+_build_map = QuickJit(build_map)
+_transport = QuickJit(EntropicMap.transport)
+_plan = QuickJit(EntropicMap.plan)
+_cost_matrix = QuickJit(Cost.matrix)
 
 
 def require_plan_memory(clouds: Clouds) -> None:

@@ -24,3 +24,4 @@ from mongefit.sparse.derivatives import LEFT_OUT_SLOPE as LEFT_OUT_SLOPE
 from mongefit.sparse.derivatives import gradients as gradients
 from mongefit.sparse.derivatives import pairwise as pairwise
 from mongefit.sparse.sweeps import chunk_size as chunk_size
+from mongefit.sparse.sweeps import one_chunk as one_chunk

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from mongefit._numerics import QuickJit
 from mongefit.errors import TrainingError
+from mongefit.sparse import one_chunk
 from mongefit.training.batches import Batches
 from mongefit.training.checkpoints import Checkpoint, Keeper, Progress
 from mongefit.training.problem import Model, Problem
@@ -45,7 +47,9 @@ def _interval(
     return eqx.combine(arrays, static), infos
 
 
-@eqx.filter_jit
+_quick, _tuned = QuickJit(_interval), eqx.filter_jit(_interval)
+
+
 def run_interval(
     problem: Problem, state: State, length: int, batches: Batches | None = None
 ) -> tuple[State, Info]:
@@ -54,7 +58,12 @@ def run_interval(
     Step ``max_iter`` is the last: it evaluates the outcome of the ``max_iter`` updates before it.
     Steps beyond it are not taken; their infos carry its number plus one or more.
     """
-    return _interval(problem, state, length, batches)
+    n, m = len(problem.x), len(problem.y)
+    if batches is not None:
+        n, m = batches.source.size, batches.target.size
+    # A long run of large steps makes up for compiling them longer.
+    program = _quick if one_chunk(n * m) else _tuned
+    return program(problem, state, length, batches)
 
 
 @eqx.filter_jit
