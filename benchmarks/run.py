@@ -87,7 +87,7 @@ def compilation() -> Iterator[Row]:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
-        for name in ("compilation of a fit, empty cache", "the same, from the cache"):
+        for name in ("a first fit less a second, empty cache", "the same, from the cache"):
             ran = subprocess.run(
                 [sys.executable, __file__, "--first-fit"],
                 env={**os.environ, **settings},
@@ -287,7 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument(
-        "--reference-steps", type=int, default=500, help="a second each or less; 0 leaves it out"
+        "--reference-steps", type=int, default=500, help="0 leaves the reference out"
     )
     parser.add_argument("--points", type=int, default=1000, help="new points to transform")
     parser.add_argument("--first-fit", action="store_true", help="one measurement alone")

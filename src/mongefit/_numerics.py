@@ -52,7 +52,8 @@ class QuickJit:
     """`equinox.filter_jit`, on a GPU with matrix products by its vendor's library only.
 
     Else XLA writes several programs for each product and tries them out, which takes longer than
-    all other compilation. They gain a tenth on small problems and a quarter on large ones.
+    all other compilation. They gain a tenth on small problems and a quarter on large ones. What
+    is compiled so cannot be part of another program.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -122,22 +122,46 @@ def test_float32_stays_float32_and_inverts(name):
 
 @pytest.mark.parametrize("name", [name for name in CONVEX if name.startswith("ICNN")])
 @pytest.mark.parametrize("dim", [2, 3, 4])
-def test_products_as_accelerators_fuse_them(name, dim, monkeypatch):
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_products_as_accelerators_fuse_them(name, dim, dtype, monkeypatch):
     """Values, gradients and what training differentiates are those of plain products."""
-    z, along = jr.normal(jr.key(2), (2, 9, dim))
+    h = CONVEX[name](dim)
+    h = as_float32(h) if dtype == "float32" else h
+    z, along = jr.normal(jr.key(2), (2, 9, dim), dtype)
 
-    def measure(h):
-        def change(h):
+    def measure(h, z):
+        def directional(moving):
+            h, z = moving
             value, change = jax.jvp(h.value, (z,), (along,))
             return jnp.sum(value * change) + jnp.sum(h.gradient(z) ** 2)
 
-        return h.value(z), h.gradient(z), pairwise_value(h, z, along), eqx.filter_grad(change)(h)
+        return {
+            "value": h.value(z),
+            "gradient": h.gradient(z),
+            "pairs": pairwise_value(h, z, along),
+            "derivatives": eqx.filter_grad(directional)((h, z)),
+            "side by side": jax.vmap(lambda z: eqx.filter_grad(directional)((h, z)))(
+                jnp.stack([z, 2 * z])
+            ),
+        }
 
-    plain = measure(CONVEX[name](dim))
+    plain = eqx.filter_jit(measure)(h, z)
     monkeypatch.setattr(network, "_fused", lambda features: features <= network.FEW)
-    fused = measure(CONVEX[name](dim))
+    # Another function: what was traced before would be found again.
+    fused = eqx.filter_jit(lambda h, z: measure(h, z))(h, z)
+    tol = 1e-11 if dtype == "float64" else 2e-4
     for one, other in zip(*map(jax.tree.leaves, (plain, fused)), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-11, atol=1e-11)
+        assert other.dtype == dtype
+        np.testing.assert_allclose(other, one, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_another_number_of_features_is_an_error(fused, monkeypatch):
+    monkeypatch.setattr(network, "_fused", lambda features: fused and features <= network.FEW)
+    h = CONVEX["ICNN symmetric"](2)
+    for evaluate in (h.value, h.gradient):
+        with pytest.raises(TypeError):
+            evaluate(jnp.ones((4, 3)))
 
 
 def test_lbfgs_finds_the_same_inverse_as_newton():

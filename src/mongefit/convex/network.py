@@ -80,18 +80,18 @@ def _thin_product(left: Float[Array, "*N k"], right: Float[Array, "k w"]) -> Flo
 @functools.partial(_thin_product.defjvp, symbolic_zeros=True)
 def _(primals, tangents):
     (left, right), (of_left, of_right) = primals, tangents
-    value = _thin_product(left, right)
-    change = jnp.zeros_like(value)
+    changes = []
     if not isinstance(of_left, SymbolicZero):
-        change = change + _thin_product(of_left, right)
+        changes.append(_thin_product(of_left, right))
     if not isinstance(of_right, SymbolicZero):
         # Backwards it is a sum over all rows, which is fast as a matrix product only.
-        change = change + left @ of_right
-    return value, change
+        changes.append(left @ of_right)
+    return _thin_product(left, right), functools.reduce(jnp.add, changes)
 
 
 def _product(left: Float[Array, "*N k"], right: Float[Array, "k w"]) -> Float[Array, "*N w"]:
-    return _thin_product(left, right) if _fused(min(right.shape)) else left @ right
+    fits = left.shape[-1] == len(right)  # else the plain product says so
+    return _thin_product(left, right) if fits and _fused(min(right.shape)) else left @ right
 
 
 class ICNN(ProjectedConvexFunction):
@@ -280,7 +280,7 @@ class ICNN(ProjectedConvexFunction):
         )
 
     def value(self, z):
-        zero = jnp.zeros_like(z[:1])
+        zero = jnp.zeros((1, z.shape[-1]), z.dtype)
         if self.symmetric:
             both = self._network_value(jnp.concatenate([z, -z]))
             value = 0.5 * (both[: len(z)] + both[len(z) :])
@@ -296,7 +296,8 @@ class ICNN(ProjectedConvexFunction):
             both = self._network_gradient(jnp.concatenate([z, -z]))
             gradient = 0.5 * (both[: len(z)] - both[len(z) :])
         else:
-            gradient = self._network_gradient(z) - self._network_gradient(jnp.zeros_like(z[:1]))
+            zero = jnp.zeros((1, z.shape[-1]), z.dtype)
+            gradient = self._network_gradient(z) - self._network_gradient(zero)
         gradient = gradient + self.alpha * z
         if self.quadratic is not None:
             gradient = gradient + _product(_product(z, self.quadratic.T), self.quadratic)

@@ -98,7 +98,9 @@ def _sweep_block(keep, first, body, nothing) -> tuple[Float[Array, "rows m d"] |
         start, vectors, total = carry
         found, terms = chunk(start)
         vectors = jax.tree.map(
-            lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, start, 0),
+            lambda whole, part: jax.lax.dynamic_update_slice_in_dim(
+                whole, part.astype(whole.dtype), start, 0
+            ),
             vectors,
             found,
         )

@@ -78,8 +78,8 @@ def run_intervals(
     """`run_interval` for several states, stacked along the first axis, in one compiled program.
 
     On a CPU one after the other, which keeps its cache warm and each run what it is alone; on an
-    accelerator side by side. Where the problem and the batches are not shared, they are stacked as
-    the states are.
+    accelerator side by side, as slow to compile as one large problem, for as many pairs. Where the
+    problem and the batches are not shared, they are stacked as the states are.
     """
     common = (problem, batches)
     arrays, static = eqx.partition((states, None if shared else common), eqx.is_array)
