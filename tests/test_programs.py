@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mongefit import MongeMap, programs
-from mongefit._numerics import QuickJit
+from mongefit._compilation import QuickJit
 
 PAIRS = np.stack([np.arange(5)] * 2, axis=1)
 

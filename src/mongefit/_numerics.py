@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -46,38 +45,6 @@ def double_precision(*trees: Any) -> Iterator[None]:
 def placed(array: np.ndarray | np.number) -> Array:
     """The array on JAX's device. ``jnp.asarray`` compiles a program for each shape to do that."""
     return jax.device_put(np.asarray(array))
-
-
-class QuickJit:
-    """`equinox.filter_jit`, on a GPU with matrix products by its vendor's library only.
-
-    Else XLA writes several programs for each product and tries them out, which takes longer than
-    all other compilation. They gain a tenth on small problems and a quarter on large ones. What
-    is compiled so cannot be part of another program.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    @functools.cached_property
-    def _program(self) -> Any:
-        # Asked when it is first called: only then JAX has a backend.
-        on_gpu = jax.default_backend() == "gpu"
-        options = {"xla_gpu_enable_triton_gemm": False} if on_gpu else None
-        filter_jit: Any = eqx.filter_jit  # its annotations leave out what it passes on to jax.jit
-        return filter_jit(self._function, compiler_options=options)
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._program(*arguments, **options)
-
-    def lower(self, *arguments: Any, **options: Any) -> Any:
-        """As `equinox.filter_jit` gives it."""
-        return self._program.lower(*arguments, **options)
-
-
-def compile_for(program: Any, *arguments: Any, **options: Any) -> None:
-    """Compile a function that is jitted for such arguments, so that a call with them finds it."""
-    program.lower(*arguments, **options).compile()
 
 
 def safe_log(weight: Float[Array, " n"]) -> Float[Array, " n"]:

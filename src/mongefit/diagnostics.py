@@ -13,7 +13,8 @@ import scipy.sparse.csgraph
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from mongefit._numerics import Status, compile_for, placed
+from mongefit._compilation import compile_for
+from mongefit._numerics import Status, placed
 from mongefit.costs import Cost
 from mongefit.duals import DualSolution, default_tolerance
 from mongefit.errors import ConvergenceWarning, warn_user

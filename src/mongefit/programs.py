@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from mongefit._numerics import QuickJit, compile_for, double_precision, placed
+from mongefit._compilation import QuickJit, compile_for
+from mongefit._numerics import double_precision, placed
 from mongefit.costs import Cost
 from mongefit.diagnostics import CHECKED, compile_checks, evenly
 from mongefit.duals import LARGEST_FACTORISED, DualSolution

@@ -60,7 +60,7 @@ def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Fl
     return slope * (1 - slope)
 
 
-FEW = 4
+FEW = 4  # columns up to which a product is thin
 
 
 def _fused(features: int) -> bool:
@@ -268,28 +268,27 @@ class ICNN(ProjectedConvexFunction):
                 state, _ = _activate(self.activation, state @ weight.T + (sign * part + bias))
             return _product(state, out[:, None])[..., 0]
 
-        zero = jnp.zeros((1, dim), z.dtype)
+        mean = 0.5 * (network(1) + network(-1)) if self.symmetric else network(1)
+        return self._normalised(mean, z, image)
+
+    def value(self, z):
         if self.symmetric:
-            value = 0.5 * (network(1) + network(-1))
+            both = self._network_value(jnp.concatenate([z, -z]))
+            mean = 0.5 * (both[: len(z)] + both[len(z) :])
         else:
-            value = network(1) - z @ self._network_gradient(zero)[0]
-        value = value - self._network_value(zero)
-        # Without a quadratic its image has no entries, and nothing is added.
+            mean = self._network_value(z)
+        image = z[..., :0] if self.quadratic is None else _product(z, self.quadratic.T)
+        return self._normalised(mean, z, image)
+
+    def _normalised(self, mean, z, image):
+        """h(z) from n(z), or where symmetric its mean with n(−z), and from Qz, empty without Q."""
+        zero = jnp.zeros((1, z.shape[-1]), z.dtype)
+        value = mean - self._network_value(zero)
+        if not self.symmetric:
+            value = value - z @ self._network_gradient(zero)[0]
         return value + 0.5 * (
             jnp.sum(image * image, axis=-1) + self.alpha * jnp.sum(z * z, axis=-1)
         )
-
-    def value(self, z):
-        zero = jnp.zeros((1, z.shape[-1]), z.dtype)
-        if self.symmetric:
-            both = self._network_value(jnp.concatenate([z, -z]))
-            value = 0.5 * (both[: len(z)] + both[len(z) :])
-        else:
-            value = self._network_value(z) - z @ self._network_gradient(zero)[0]
-        value = value - self._network_value(zero) + 0.5 * self.alpha * jnp.sum(z * z, axis=-1)
-        if self.quadratic is not None:
-            value = value + 0.5 * jnp.sum(_product(z, self.quadratic.T) ** 2, axis=-1)
-        return value
 
     def gradient(self, z):
         if self.symmetric:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._numerics import QuickJit
+from mongefit._compilation import QuickJit
 from mongefit.errors import TrainingError
 from mongefit.sparse import one_chunk
 from mongefit.training.batches import Batches
