@@ -67,6 +67,7 @@ def build_cost(
     seed = check_seed(random_state)
     if isinstance(cost, ConvexFunction):
         h = cost
+        _check_dimension(h, dim)
     elif isinstance(cost, str) and cost in LEARNED:
         h = _learned(cost, dim, sizes, seed, symmetric=symmetric, alpha=alpha)
     elif cost == "sqeuclidean":
@@ -76,7 +77,6 @@ def build_cost(
             f"cost must be one of {', '.join(COSTS)} or a ConvexFunction, got {cost!r}."
             + did_you_mean(str(cost), COSTS)
         )
-    _check_dimension(h, dim)
     if diffeo is None:
         return Cost(h)
     if isinstance(diffeo, Diffeo):

@@ -35,12 +35,7 @@ def _squareplus(t: Float[Array, "*N w"]) -> tuple[Float[Array, "*N w"], Float[Ar
 def _(primals, tangents):
     (t,), (change,) = primals, tangents
     value, slope = _squareplus(t)
-    return (value, slope), (slope * change, _squareplus_curvature(2 * value - t) * change)
-
-
-def _squareplus_curvature(root: Float[Array, "*N w"]) -> Float[Array, "*N w"]:
-    # Products: a power of 1.5 costs a logarithm and an exponential.
-    return 2 / (root * root * root)
+    return (value, slope), (slope * change, _activation_curvature("squareplus", t) * change)
 
 
 def _activate(
@@ -55,7 +50,9 @@ def _activate(
 def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Float[Array, "*N w"]:
     """The second derivative of the activation."""
     if activation == "squareplus":
-        return _squareplus_curvature(jnp.sqrt(t * t + 4))
+        # The root is that of the value, and a power of 1.5 would be a logarithm and an exponential.
+        root = jnp.sqrt(t * t + 4)
+        return 2 / (root * root * root)
     slope = jax.nn.sigmoid(t)
     return slope * (1 - slope)
 
@@ -236,19 +233,25 @@ class ICNN(ProjectedConvexFunction):
         return state, slopes
 
     def _network_value(self, z):
+        """n(z), or where symmetric its mean with n(−z)."""
         hidden, out = self._positive_weights()
-        return _product(self._layers(z, hidden)[0], out[:, None])[..., 0]
+        if self.symmetric:
+            z, out = jnp.concatenate([z, -z]), 0.5 * out
+        value = _product(self._layers(z, hidden)[0], out[:, None])
+        return jnp.sum(value.reshape(2, -1), axis=0) if self.symmetric else value[:, 0]
 
     def _network_gradient(self, z):
-        """∇n(z), by one forward and one backward sweep."""
+        """The gradient of that, by one forward and one backward sweep."""
         hidden, out = self._positive_weights()
+        if self.symmetric:
+            z, out = jnp.concatenate([z, -z]), 0.5 * out
         _, slopes = self._layers(z, hidden)
         adjoint = out * slopes[-1]
         gradient = _product(adjoint, self.passthrough[-1])
         for k in range(len(slopes) - 2, -1, -1):
             adjoint = (adjoint @ hidden[k]) * slopes[k]
             gradient = gradient + _product(adjoint, self.passthrough[k])
-        return gradient
+        return gradient[: len(z) // 2] - gradient[len(z) // 2 :] if self.symmetric else gradient
 
     def project(self, z):
         parts = [*self.passthrough, jnp.eye(z.shape[-1], dtype=z.dtype)]
@@ -272,13 +275,8 @@ class ICNN(ProjectedConvexFunction):
         return self._normalised(mean, z, image)
 
     def value(self, z):
-        if self.symmetric:
-            both = self._network_value(jnp.concatenate([z, -z]))
-            mean = 0.5 * (both[: len(z)] + both[len(z) :])
-        else:
-            mean = self._network_value(z)
         image = z[..., :0] if self.quadratic is None else _product(z, self.quadratic.T)
-        return self._normalised(mean, z, image)
+        return self._normalised(self._network_value(z), z, image)
 
     def _normalised(self, mean, z, image):
         """h(z) from n(z), or where symmetric its mean with n(−z), and from Qz, empty without Q."""
@@ -291,13 +289,9 @@ class ICNN(ProjectedConvexFunction):
         )
 
     def gradient(self, z):
-        if self.symmetric:
-            both = self._network_gradient(jnp.concatenate([z, -z]))
-            gradient = 0.5 * (both[: len(z)] - both[len(z) :])
-        else:
-            zero = jnp.zeros((1, z.shape[-1]), z.dtype)
-            gradient = self._network_gradient(z) - self._network_gradient(zero)
-        gradient = gradient + self.alpha * z
+        gradient = self._network_gradient(z) + self.alpha * z
+        if not self.symmetric:
+            gradient = gradient - self._network_gradient(jnp.zeros_like(z[:1]))
         if self.quadratic is not None:
             gradient = gradient + _product(_product(z, self.quadratic.T), self.quadratic)
         return gradient

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._compilation import QuickJit
+from mongefit._numerics import placed
 from mongefit.errors import TrainingError
 from mongefit.sparse import one_chunk
 from mongefit.training.batches import Batches
@@ -304,7 +305,11 @@ def _final_objective(infos: Info, last: int, *, mean: bool) -> float:
 
 
 def _stack(*leaves):
-    return jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0]
+    if not eqx.is_array(leaves[0]):
+        return leaves[0]
+    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+        return jnp.stack(leaves)
+    return placed(np.stack(jax.device_get(leaves)))  # JAX would run a program for each
 
 
 def _of_run(infos: Info, k: int) -> Info:
