@@ -155,22 +155,21 @@ class ICNN(ProjectedConvexFunction):
             raise ValueError(f"alpha must be positive and finite, got {alpha}.")
         if activation not in ("squareplus", "softplus"):
             raise ValueError(f"activation must be 'squareplus' or 'softplus', got {activation!r}.")
-        keys = jr.split(key, 3)
         widths = tuple(hidden_layer_sizes)
-        self.passthrough = tuple(
-            jr.normal(k, (width, dim)) / np.sqrt(dim)
-            for k, width in zip(jr.split(keys[0], len(widths)), widths, strict=True)
-        )
-        self.bias = tuple(
-            jr.uniform(k, (width,), minval=-2.0, maxval=2.0)
-            for k, width in zip(jr.split(keys[1], len(widths)), widths, strict=True)
-        )
-        self.hidden = tuple(
-            _softplus_inverse(1.0) + 0.3 * jr.normal(k, (width, previous))
-            for k, previous, width in zip(
-                jr.split(keys[2], len(widths) - 1), widths[:-1], widths[1:], strict=True
-            )
-        )
+        layers = len(widths)
+        # All at once, each as large as the largest: every draw by itself is compiled for itself.
+        through, bias, between = jax.vmap(lambda k: jr.split(k, layers))(jr.split(key, 3))
+        shapes = [*((width, dim) for width in widths), *zip(widths[1:], widths[:-1], strict=True)]
+        most = max(rows * columns for rows, columns in shapes)
+        normal = jax.vmap(lambda k: jr.normal(k, (most,)))(jnp.concatenate([through, between[:-1]]))
+        drawn = [
+            row[: rows * columns].reshape(rows, columns)
+            for row, (rows, columns) in zip(normal, shapes, strict=True)
+        ]
+        uniform = jax.vmap(lambda k: jr.uniform(k, (max(widths),), minval=-2.0, maxval=2.0))(bias)
+        self.passthrough = tuple(weight / np.sqrt(dim) for weight in drawn[:layers])
+        self.bias = tuple(row[:width] for row, width in zip(uniform, widths, strict=True))
+        self.hidden = tuple(_softplus_inverse(1.0) + 0.3 * weight for weight in drawn[layers:])
         self.out = jnp.full((widths[-1],), _softplus_inverse(1.0))
         self.log_gain = jnp.asarray(np.log(gain))
         self.quadratic = jnp.eye(dim) if quadratic else None
