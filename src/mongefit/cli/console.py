@@ -217,7 +217,7 @@ def _set_up_cache() -> None:
     except OSError:
         return
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 
 def count(number: int, noun: str) -> str:
