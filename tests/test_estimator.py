@@ -22,7 +22,6 @@ from mongefit import (
     Mahalanobis,
     MongeMap,
     SinkhornDual,
-    build_map,
     programs,
 )
 from mongefit import fitted as fitted_module
@@ -300,9 +299,14 @@ def test_a_map_that_fails_the_check_is_not_called_converged(euclidean, monkeypat
         return eqx.tree_at(lambda t: t.points, moved, points)
 
     if what == "plan":
-        original = fitted_module.coupling
+        original = fitted_module.solved_map
         other = 1 + 1e-6 * (np.arange(N) == 3)[:, None]
-        monkeypatch.setattr(fitted_module, "coupling", lambda made: other * original(made))
+
+        def worse_plan(*arguments):
+            solved = original(*arguments)
+            return solved._replace(plan=other * np.asarray(solved.plan))
+
+        monkeypatch.setattr(fitted_module, "solved_map", worse_plan)
     else:
         original = fitted_module.transported
         monkeypatch.setattr(fitted_module, "transported", worse)
@@ -678,7 +682,7 @@ class OntoTurned(MongeMap):
         return super().score(X, turned(X))
 
 
-BUILD_BY_SINKHORN = eqx.filter_jit(partial(build_map, dual_solver=SinkhornDual()))
+SOLVE_BY_SINKHORN = eqx.filter_jit(partial(programs._map_and_plan, dual_solver=SinkhornDual()))
 DOES_NOT_APPLY = {
     "check_dtype_object": "arrays of objects are refused, not searched for numbers",
     "check_transformer_n_iter": "with a fixed cost there is nothing to iterate: n_iter_ is 0",
@@ -688,7 +692,7 @@ DOES_NOT_APPLY = {
 @pytest.fixture
 def quick_solver(monkeypatch):
     """Sinkhorn's algorithm: the checks come in a dozen shapes, and Newton's compiles slowly."""
-    monkeypatch.setattr(programs, "_build_map", BUILD_BY_SINKHORN)
+    monkeypatch.setattr(programs, "_solve", SOLVE_BY_SINKHORN)
 
 
 @pytest.mark.usefixtures("quick_solver")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mongefit import MongeMap, programs
-from mongefit._compilation import QuickJit
+from mongefit._compilation import QUICK, UNMERGED, GpuJit
 
 PAIRS = np.stack([np.arange(5)] * 2, axis=1)
 
@@ -39,7 +39,7 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-OF_THE_MAP = {"jit(transport)", "jit(build_map)", "jit(plan)", "jit(_curvatures)"}
+OF_THE_MAP = {"jit(transport)", "jit(_map_and_plan)", "jit(_curvatures)"}
 
 
 @pytest.mark.parametrize("spare", [True, False])
@@ -59,9 +59,10 @@ def test_a_fit_is_the_same_with_and_without_cores_to_spare(monkeypatch):
     np.testing.assert_array_equal(*(each.transform(np.eye(3)) for each in fits))
 
 
-def test_what_a_gpu_is_asked_for_is_an_option_that_xla_has(monkeypatch):
+@pytest.mark.parametrize("options", [QUICK, UNMERGED])
+def test_what_a_gpu_is_asked_for_is_an_option_that_xla_has(monkeypatch, options):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert float(QuickJit(jnp.dot)(jnp.ones(3), jnp.ones(3))) == 3
+    assert float(GpuJit(jnp.dot, options)(jnp.ones(3), jnp.ones(3))) == 3
 
 
 @pytest.mark.usefixtures("spare_cores")
@@ -69,7 +70,7 @@ def test_what_cannot_be_compiled_is_told_where_it_is_needed(monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("no such program")
 
-    monkeypatch.setattr(programs, "_build_map", broken)
+    monkeypatch.setattr(programs, "_solve", broken)
     with pytest.raises(RuntimeError, match="no such program"):
         fit()
 

@@ -9,23 +9,30 @@ from typing import Any
 import equinox as eqx
 import jax
 
+QUICK = {"xla_gpu_enable_triton_gemm": False}
+"""Matrix products by the vendor's library only. Else XLA writes several programs for each and tries
+them out, which takes longer than all other compilation: they gain a tenth on small problems and a
+quarter on large ones."""
 
-class QuickJit:
-    """`equinox.filter_jit`, on a GPU with matrix products by its vendor's library only.
+UNMERGED = {"xla_gpu_dot_merger_threshold_mb": 0}
+"""Matrix products that share a factor are not made one. XLA would write their other factors side by
+side to memory for that."""
 
-    Else XLA writes several programs for each product and tries them out, which takes longer than
-    all other compilation. They gain a tenth on small problems and a quarter on large ones. What
-    is compiled so cannot be part of another program.
+
+class GpuJit:
+    """`equinox.filter_jit` with options for XLA on a GPU.
+
+    What is compiled so cannot be part of another program there.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._function = function
+        self._options = options
 
     @functools.cached_property
     def _program(self) -> Any:
         # Asked when it is first called: only then JAX has a backend.
-        on_gpu = jax.default_backend() == "gpu"
-        options = {"xla_gpu_enable_triton_gemm": False} if on_gpu else None
+        options = self._options if jax.default_backend() == "gpu" else None
         filter_jit: Any = eqx.filter_jit  # its annotations leave out what it passes on to jax.jit
         return filter_jit(self._function, compiler_options=options)
 

@@ -251,12 +251,12 @@ def _score(run: Run, clouds: Clouds, epsilon: float, pairs: NDArray[np.int64] | 
         return np.inf
     if pairs is None:
         return run.objective
-    entropic_map, dual, _ = solved_map(clouds, run.model.cost, epsilon)
-    found = transported(entropic_map, clouds.source[pairs[:, 0]], reverse=False)
+    solved = solved_map(clouds, run.model.cost, epsilon)
+    found = transported(solved.map, clouds.source[pairs[:, 0]], reverse=False)
     missed = np.sum((found.points - clouds.target[pairs[:, 1]]) ** 2, axis=1)
     error = float(np.sqrt(np.mean(missed)))
-    solved = dual.converged and np.all(found.converged) and np.isfinite(error)
-    return error if solved else np.inf
+    good = solved.dual.converged and np.all(found.converged) and np.isfinite(error)
+    return error if good else np.inf
 
 
 class MongeMap(CostEstimator):

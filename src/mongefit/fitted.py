@@ -142,13 +142,14 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
 
         A fit that fails before this leaves an unfitted estimator, or the last fit.
         """
-        fitted, dual, used = solved_map(clouds, cost, epsilon)
+        solved = solved_map(clouds, cost, epsilon)
+        fitted, used = solved.map, solved.epsilon
         history = {} if history is None else history
         n_iter = max(len(history["step"]) - 1, 0) if history else 0
         rows = evenly(len(clouds.source), CHECKED)
         moved = transported(fitted, clouds.source[rows], reverse=False)
         applied = history.get("applied", np.ones(0, bool))
-        diagnostics = diagnose(fitted, coupling(fitted), rows, moved, dual)
+        diagnostics = diagnose(fitted, np.asarray(solved.plan), rows, moved, solved.dual)
         diagnostics |= {
             "epsilon": used,
             "epsilon_requested": epsilon,

@@ -251,6 +251,7 @@ def build_map(
     inverse_solver: InverseGradientSolver | None = None,
     differentiate: Differentiation = "implicit",
     g_init: Float[Array, " m"] | None = None,
+    C: Float[Array, "n m"] | None = None,
     block_size: int | None = None,
 ) -> tuple[EntropicMap, DualSolution]:
     """Solve the dual problem between two clouds and build its map, differentiable throughout.
@@ -273,6 +274,8 @@ def build_map(
         How the potentials are differentiated; see `mongefit.duals.solve_dual`.
     g_init
         Potentials to start from.
+    C
+        The cost matrix, where it is known.
     block_size
         Rows of the cost matrix evaluated at a time.
 
@@ -283,7 +286,7 @@ def build_map(
     """
     a = jnp.full(x.shape[0], 1 / x.shape[0], x.dtype) if a is None else a
     b = jnp.full(y.shape[0], 1 / y.shape[0], y.dtype) if b is None else b
-    C = cost.matrix(x, y, block_size=block_size)
+    C = cost.matrix(x, y, block_size=block_size) if C is None else C
     eps = relative_eps(C, a, b, epsilon)
     dual = solve_dual(C, a, b, eps, g_init=g_init, solver=dual_solver, differentiate=differentiate)
     units = Units.none(x.shape[1]) if units is None else units

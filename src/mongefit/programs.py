@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from mongefit._compilation import QuickJit, compile_for
+from mongefit._compilation import QUICK, GpuJit, compile_for
 from mongefit._numerics import double_precision, placed
 from mongefit.costs import Cost
 from mongefit.diagnostics import CHECKED, compile_checks, evenly
-from mongefit.duals import LARGEST_FACTORISED, DualSolution
+from mongefit.duals import LARGEST_FACTORISED, DualSolution, plan
 from mongefit.maps import EntropicMap, Transported, Units, build_map
 from mongefit.validation import require_memory
 
@@ -44,10 +44,25 @@ class Clouds(NamedTuple):
         return self.source.shape[1]
 
 
-_build_map = QuickJit(build_map)
-_transport = QuickJit(EntropicMap.transport)
-_plan = QuickJit(EntropicMap.plan)
-_cost_matrix = QuickJit(Cost.matrix)
+class Solved(NamedTuple):
+    """The map of a cost, how its dual was solved, its plan, and at which epsilon."""
+
+    map: EntropicMap
+    dual: DualSolution
+    plan: Float[Array, "n m"]
+    epsilon: float
+
+
+def _map_and_plan(cost: Cost, x, y, *, a, b, **options):
+    C = cost.matrix(x, y)
+    entropic_map, dual = build_map(cost, x, y, a=a, b=b, C=C, **options)
+    return entropic_map, dual, plan(C, a, b, entropic_map.eps, dual.f, dual.g)
+
+
+_solve = GpuJit(_map_and_plan, QUICK)
+_transport = GpuJit(EntropicMap.transport, QUICK)
+_plan = GpuJit(EntropicMap.plan, QUICK)
+_cost_matrix = GpuJit(Cost.matrix, QUICK)
 
 
 def require_plan_memory(clouds: Clouds) -> None:
@@ -62,22 +77,20 @@ def require_plan_memory(clouds: Clouds) -> None:
     )
 
 
-def solved_map(
-    clouds: Clouds, cost: Cost, epsilon: float
-) -> tuple[EntropicMap, DualSolution, float]:
+def solved_map(clouds: Clouds, cost: Cost, epsilon: float) -> Solved:
     """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
     require_plan_memory(clouds)
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
     used = max(epsilon, float(jnp.finfo(clouds.x.dtype).eps))
     while True:
-        entropic_map, dual = _build_map(**_to_build(clouds, cost, used))
+        entropic_map, dual, P = _solve(**_to_solve(clouds, cost, used))
         dual = jax.device_get(dual)
         if dual.converged or used >= 1:
-            return entropic_map, dual, used
+            return Solved(entropic_map, dual, P, used)
         used *= 2
 
 
-def _to_build(clouds: Clouds, cost: Cost, epsilon: float) -> dict[str, Any]:
+def _to_solve(clouds: Clouds, cost: Cost, epsilon: float) -> dict[str, Any]:
     return {
         "cost": cost, "x": clouds.x, "y": clouds.y, "a": clouds.a, "b": clouds.b,
         "epsilon": placed(clouds.x.dtype.type(epsilon)), "units": clouds.units,
@@ -183,7 +196,6 @@ def _programs(clouds: Clouds, cost: Cost) -> list[Callable[[], None]]:
     fitted = EntropicMap(cost, x, y, a, b, a, b, placed(x.dtype.type(1)), clouds.units)
     return [
         lambda: compile_for(_transport, fitted, block, reverse=False),
-        lambda: compile_for(_build_map, **_to_build(clouds, cost, 1.0)),
-        lambda: compile_for(_plan, fitted),
+        lambda: compile_for(_solve, **_to_solve(clouds, cost, 1.0)),
         lambda: compile_checks(fitted, rows),
     ]

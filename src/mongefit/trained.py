@@ -34,7 +34,6 @@ from mongefit.losses import (
 from mongefit.programs import (
     Clouds,
     compiled_meanwhile,
-    coupling,
     require_plan_memory,
     solved_map,
 )
@@ -282,8 +281,7 @@ def _first_displacements(
     clouds: Clouds, cost: Cost, epsilon: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean displacements of the source points under the plan of a cost, and their weights."""
-    entropic_map, _, _ = solved_map(clouds, cost, epsilon)
-    P = coupling(entropic_map).astype(np.float64)
+    P = np.asarray(solved_map(clouds, cost, epsilon).plan, np.float64)
     mass = P.sum(axis=1)
     mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
     return mean - np.asarray(clouds.x), mass

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._compilation import QuickJit
+from mongefit._compilation import QUICK, UNMERGED, GpuJit
 from mongefit._numerics import placed
 from mongefit.errors import TrainingError
 from mongefit.sparse import one_chunk
@@ -48,7 +48,7 @@ def _interval(
     return eqx.combine(arrays, static), infos
 
 
-_quick, _tuned = QuickJit(_interval), eqx.filter_jit(_interval)
+_quick, _tuned = GpuJit(_interval, QUICK), eqx.filter_jit(_interval)
 
 
 def run_interval(
@@ -67,8 +67,7 @@ def run_interval(
     return program(problem, state, length, batches)
 
 
-@eqx.filter_jit
-def run_intervals(
+def _run_intervals(
     problem: Problem,
     states: State,
     length: int,
@@ -94,6 +93,9 @@ def run_intervals(
     over = jax.lax.map if jax.default_backend() == "cpu" else lambda f, xs: jax.vmap(f)(xs)
     found, infos = over(one, arrays)
     return eqx.combine(found, static[0]), infos
+
+
+run_intervals = GpuJit(_run_intervals, UNMERGED)
 
 
 class Run(NamedTuple):
