@@ -9,6 +9,9 @@ from typing import Any
 import equinox as eqx
 import jax
 
+filter_jit: Any = eqx.filter_jit
+"""`equinox.filter_jit`, whose annotations leave out what it passes on to `jax.jit`."""
+
 QUICK = {"xla_gpu_enable_triton_gemm": False}
 """Matrix products by the vendor's library only. Else XLA writes several programs for each and tries
 them out, which takes longer than all other compilation: they gain a tenth on small problems and a
@@ -33,7 +36,6 @@ class GpuJit:
     def _program(self) -> Any:
         # Asked when it is first called: only then JAX has a backend.
         options = self._options if jax.default_backend() == "gpu" else None
-        filter_jit: Any = eqx.filter_jit  # its annotations leave out what it passes on to jax.jit
         return filter_jit(self._function, compiler_options=options)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from mongefit._compilation import filter_jit
 from mongefit._numerics import placed
 from mongefit.conjugate import ConjugateICNN
 from mongefit.convex import ICNN, ConvexFunction, SquaredEuclidean
@@ -30,12 +31,14 @@ def _keys(seed: int) -> tuple[PRNGKeyArray, ...]:
     return tuple(jr.split(jr.key(seed), 3))
 
 
-@eqx.filter_jit
-def _drawn(
+def _draw(
     family: type[ConvexFunction], dim: int, sizes: tuple[int, ...], seed: np.ndarray, **options: Any
 ) -> ConvexFunction:
-    # Compiled as one: drawing the weights one by one compiles each shape for itself.
     return family(dim, sizes, key=_keys(seed)[0], **options)
+
+
+# As one, or each shape would be compiled for itself; and not optimised, for it runs once.
+_drawn = filter_jit(_draw, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _learned(name: str, dim: int, sizes: tuple[int, ...], seed: int, **options: Any) -> Any:

@@ -145,19 +145,23 @@ def test_products_as_accelerators_fuse_them(name, dim, dtype, monkeypatch):
             ),
         }
 
+    few = network.FEW
+    monkeypatch.setattr(network, "FEW", 0)
     plain = eqx.filter_jit(measure)(h, z)
-    monkeypatch.setattr(network, "_fused", lambda features: features <= network.FEW)
-    # Another function: what was traced before would be found again.
-    fused = eqx.filter_jit(lambda h, z: measure(h, z))(h, z)
+    monkeypatch.setattr(network, "FEW", few)
     tol = 1e-11 if dtype == "float64" else 2e-4
-    for one, other in zip(*map(jax.tree.leaves, (plain, fused)), strict=True):
-        assert other.dtype == dtype
-        np.testing.assert_allclose(other, one, rtol=tol, atol=tol)
+    for accelerated in (False, True):
+        monkeypatch.setattr(network, "_accelerated", lambda accelerated=accelerated: accelerated)
+        # Another function: what was traced before would be found again.
+        thin = eqx.filter_jit(lambda h, z: measure(h, z))(h, z)
+        for one, other in zip(*map(jax.tree.leaves, (plain, thin)), strict=True):
+            assert other.dtype == dtype
+            np.testing.assert_allclose(other, one, rtol=tol, atol=tol)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_another_number_of_features_is_an_error(fused, monkeypatch):
-    monkeypatch.setattr(network, "_fused", lambda features: fused and features <= network.FEW)
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_another_number_of_features_is_an_error(accelerated, monkeypatch):
+    monkeypatch.setattr(network, "_accelerated", lambda: accelerated)
     h = CONVEX["ICNN symmetric"](2)
     for evaluate in (h.value, h.gradient):
         with pytest.raises(TypeError):

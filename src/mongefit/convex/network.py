@@ -60,14 +60,13 @@ def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Fl
 FEW = 4  # columns up to which a product is thin
 
 
-def _fused(features: int) -> bool:
-    """Whether products with so few features are computed where they are used and not stored."""
-    return features <= FEW and jax.default_backend() != "cpu"
+def _accelerated() -> bool:
+    return jax.default_backend() != "cpu"
 
 
 @jax.custom_jvp
 def _thin_product(left: Float[Array, "*N k"], right: Float[Array, "k w"]) -> Float[Array, "*N w"]:
-    """The product of matrices, k or w small, term by term, which an accelerator can fuse."""
+    """The product of matrices, k or w small, term by term: fused with what it is used for."""
     k, w = right.shape
     if k <= w:
         return functools.reduce(jnp.add, (left[..., i, None] * right[i] for i in range(k)))
@@ -87,8 +86,10 @@ def _(primals, tangents):
 
 
 def _product(left: Float[Array, "*N k"], right: Float[Array, "k w"]) -> Float[Array, "*N w"]:
-    fits = left.shape[-1] == len(right)  # else the plain product says so
-    return _thin_product(left, right) if fits and _fused(min(right.shape)) else left @ right
+    k, w = right.shape
+    # A CPU sums many columns faster by a plain product, which also says what does not fit.
+    thin = left.shape[-1] == k and (k <= FEW or (w <= FEW and _accelerated()))
+    return _thin_product(left, right) if thin else left @ right
 
 
 class ICNN(ProjectedConvexFunction):
@@ -217,7 +218,7 @@ class ICNN(ProjectedConvexFunction):
         """The last state, and the slopes of the activations of all layers."""
         through: Any = self.passthrough
         bias: Any = self.bias
-        if _fused(z.shape[-1] + 1):
+        if z.shape[-1] < FEW and _accelerated():
             # Biases are one more column: alone, their derivatives would be slow sums.
             z = jnp.concatenate([z, jnp.ones_like(z[..., :1])], axis=-1)
             through = [

@@ -48,7 +48,7 @@ def _interval(
     return eqx.combine(arrays, static), infos
 
 
-_quick, _tuned = GpuJit(_interval, QUICK), eqx.filter_jit(_interval)
+_quick, _tuned = GpuJit(_interval, QUICK), GpuJit(_interval, UNMERGED)
 
 
 def run_interval(
