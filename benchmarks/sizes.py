@@ -1,7 +1,8 @@
 """Training steps between larger clouds: time and memory against the number of points.
 
 Clouds of 10 features that look like cells, 109 known pairs, an ICNN (64, 64, 64), default epsilon.
-Every size is one compiled program; a step is the mean over those after a first, cold call.
+Every size is one compiled program; a step is the mean over a call, the median of three such calls
+after a first, cold one.
 
     python benchmarks/sizes.py --sizes 128 256 512 1024 --plot growth.png
 
@@ -87,12 +88,14 @@ def measure(n: int, *, dtype: str, steps: int, batch_size: int | None = None) ->
         start = time.perf_counter()
         state, _ = jax.block_until_ready(run_interval(made, state, steps, batches))
         first = time.perf_counter() - start
-        start = time.perf_counter()
-        _, infos = jax.block_until_ready(run_interval(made, state, steps, batches))
-        seconds = time.perf_counter() - start
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            _, infos = jax.block_until_ready(run_interval(made, state, steps, batches))
+            times.append(time.perf_counter() - start)
     return {
         "n": n, "dtype": dtype, "batch_size": batch_size, "steps": steps,
-        "seconds": seconds / steps,
+        "seconds": float(np.median(times)) / steps,
         "first_call": first,
         "memory": peak_memory(),
         "dual_iterations": np.asarray(infos.dual_iterations).tolist(),
