@@ -108,7 +108,7 @@ def cache(tmp_path_factory):
     home = tmp_path_factory.mktemp("cache")
     settings = {
         "jax_compilation_cache_dir": str(home / "mongefit" / "jax"),
-        "jax_persistent_cache_min_compile_time_secs": 0.5,
+        "jax_persistent_cache_min_compile_time_secs": 0.05,
     }
     before = {name: getattr(jax.config, name) for name in settings}
     for values in (settings, before):

@@ -1,4 +1,4 @@
-"""What is checked of a fitted map, from its arrays alone, and what users are told of it."""
+"""What is checked of a fitted map beside what its solvers say, and what users are told of it."""
 
 from __future__ import annotations
 

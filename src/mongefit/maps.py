@@ -275,7 +275,7 @@ def build_map(
     g_init
         Potentials to start from.
     C
-        The cost matrix, where it is known.
+        The cost matrix, where it is known; else it is evaluated.
     block_size
         Rows of the cost matrix evaluated at a time.
 

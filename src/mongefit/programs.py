@@ -53,9 +53,11 @@ class Solved(NamedTuple):
     epsilon: float
 
 
-def _map_and_plan(cost: Cost, x, y, *, a, b, **options):
+def _map_and_plan(cost: Cost, x, y, *, a, b, epsilon, units, dual_solver=None):
     C = cost.matrix(x, y)
-    entropic_map, dual = build_map(cost, x, y, a=a, b=b, C=C, **options)
+    entropic_map, dual = build_map(
+        cost, x, y, epsilon=epsilon, a=a, b=b, units=units, dual_solver=dual_solver, C=C
+    )
     return entropic_map, dual, plan(C, a, b, entropic_map.eps, dual.f, dual.g)
 
 

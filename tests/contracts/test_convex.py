@@ -123,7 +123,7 @@ def test_float32_stays_float32_and_inverts(name):
 @pytest.mark.parametrize("name", [name for name in CONVEX if name.startswith("ICNN")])
 @pytest.mark.parametrize("dim", [2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_products_as_accelerators_fuse_them(name, dim, dtype, monkeypatch):
+def test_thin_products_are_plain_products(name, dim, dtype, monkeypatch):
     """Values, gradients and what training differentiates are those of plain products."""
     h = CONVEX[name](dim)
     h = as_float32(h) if dtype == "float32" else h

@@ -182,7 +182,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def start_jax(console: Console) -> None:
-    """Import JAX and make sure that it has a device.
+    """Import JAX and what computes with it, and make sure that it has a device.
 
     Raises
     ------
@@ -203,12 +203,19 @@ def start_jax(console: Console) -> None:
         ) from error
     import mongefit.estimator  # noqa: F401
 
-    # What is loaded now stays. Looking for garbage in it, while programs are traced, takes a tenth
-    # of the time until the first step of a fit whose programs were compiled before.
-    if not gc.get_freeze_count():
-        gc.freeze()
+    _keep_what_is_loaded()
     console.detail(f"JAX {jax.__version__} on {devices[0].device_kind} ({len(devices)} device(s))")
     console.detail(f"compilation cache: {os.environ.get('JAX_COMPILATION_CACHE_DIR') or 'none'}")
+
+
+@functools.cache  # once: what is garbage by a second call would be kept for good
+def _keep_what_is_loaded() -> None:
+    """Look for no garbage in what is loaded by now.
+
+    While programs are traced, that takes a tenth of the time until the first step of a fit whose
+    programs were compiled before.
+    """
+    gc.freeze()
 
 
 def _set_up_cache() -> None:
