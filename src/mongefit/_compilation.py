@@ -14,8 +14,8 @@ filter_jit: Any = eqx.filter_jit
 
 QUICK = {"xla_gpu_enable_triton_gemm": False}
 """Matrix products by the vendor's library only. Else XLA writes several programs for each and tries
-them out, which takes longer than all other compilation: they gain a tenth on small problems and a
-quarter on large ones."""
+them out, which takes longer than all other compilation: they gain a tenth on small problems, more
+where the library has no good program, and a quarter on large ones."""
 
 UNMERGED = {"xla_gpu_dot_merger_threshold_mb": 0}
 """Matrix products that share a factor are not made one. XLA would write their other factors side by
