@@ -160,6 +160,7 @@ class ICNN(ProjectedConvexFunction):
         widths = tuple(hidden_layer_sizes)
         layers = len(widths)
         # All at once, each as large as the largest: every draw by itself is compiled for itself.
+        # The numbers are the same, for a short draw of JAX's is the beginning of a longer one.
         through, bias, between = jax.vmap(lambda k: jr.split(k, layers))(jr.split(key, 3))
         shapes = [*((width, dim) for width in widths), *zip(widths[1:], widths[:-1], strict=True)]
         most = max(rows * columns for rows, columns in shapes)
@@ -241,7 +242,8 @@ class ICNN(ProjectedConvexFunction):
         value = _product(self._layers(z, hidden)[0], out[:, None])[..., 0]
         if not self.symmetric:
             return value
-        # A sum and no slices: so its slopes are constants, and products with them ∇n has too.
+        # Summed, not sliced: backwards the slopes are then constants, and a compiler finds the
+        # products with them again that ∇n has.
         return jnp.sum(value.reshape(2, len(z) // 2, *value.shape[1:]), axis=0)
 
     def _network_gradient(self, z):
