@@ -159,6 +159,15 @@ def test_thin_products_are_plain_products(name, dim, dtype, monkeypatch):
             np.testing.assert_allclose(other, one, rtol=tol, atol=tol)
 
 
+@pytest.mark.parametrize("name", [name for name in CONVEX if name.startswith("ICNN")])
+def test_more_axes_are_more_rows(name):
+    h = CONVEX[name](2)
+    z = jr.normal(jr.key(3), (3, 4, 2))
+    rows = z.reshape(-1, 2)
+    np.testing.assert_allclose(h.value(z).ravel(), h.value(rows), rtol=1e-12)
+    np.testing.assert_allclose(h.gradient(z).reshape(-1, 2), h.gradient(rows), rtol=1e-12)
+
+
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_another_number_of_features_is_an_error(accelerated, monkeypatch):
     monkeypatch.setattr(network, "_accelerated", lambda: accelerated)
