@@ -26,21 +26,19 @@ import jax.random as jr
 import numpy as np
 import reference
 import sizes
+from first_fit import EPSILON, LAYERS, N, model, t_shape
 from ott.geometry import costs, pointcloud
 from ott.math import legendre
 from ott.problems.linear import linear_problem
 from ott.solvers.linear import sinkhorn
 
-from mongefit import MongeMap, build_map, datasets
+from mongefit import build_map
 from mongefit._numerics import double_precision
 from mongefit.convex import ICNN
 from mongefit.costs import Cost, pairwise_value
 from mongefit.maps import Units
 
 REPEATS = 7
-N = 128
-LAYERS = (32, 32)
-EPSILON = (0.05, 0.002)
 Row = tuple[str, str, float, str]
 
 
@@ -56,15 +54,6 @@ def median_time(function, *arguments, repeats: int = REPEATS) -> float:
         jax.block_until_ready(function(*arguments))
         times.append(time.perf_counter() - start)
     return float(np.median(times))
-
-
-def t_shape() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    X, Y = datasets.t_shape(N, seed=0)
-    return X, Y, np.stack([np.arange(N)] * 2, axis=1)
-
-
-def model(**options) -> MongeMap:
-    return MongeMap(**{"hidden_layer_sizes": LAYERS, "epsilon": EPSILON} | options)
 
 
 def compilation() -> Iterator[Row]:
