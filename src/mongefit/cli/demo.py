@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from mongefit.estimator import MongeMap
 
-_FLOWS: dict[str, Any] = {"diffeo": "separate", "epsilon": 0.01}
+_FLOWS: dict[str, Any] = {"hidden_layer_sizes": (32, 32), "diffeo": "separate", "epsilon": 0.01}
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "t_shape": {"epsilon": (0.05, 0.002)},
+    "t_shape": {"hidden_layer_sizes": (32, 32), "epsilon": (0.05, 0.002)},
     "moon": _FLOWS,
     "spiral": _FLOWS,
 }
@@ -87,7 +87,6 @@ def demo(
     from mongefit.estimator import MongeMap
 
     model = MongeMap(
-        hidden_layer_sizes=(32, 32),
         alpha=0.01,
         max_iter=max_iter,
         random_state=seed,
@@ -119,7 +118,7 @@ def demo(
     console.say(f"\nIn the folder {output}: look at map.png first.")
     for name, what in _FILES.items():
         console.item(name, what)
-    console.say(f"\n{_what_next(paths)}")
+    console.say(f"\n{_what_next(paths, _OPTIONS[dataset])}")
     console.result(
         {
             "dataset": dataset,
@@ -163,12 +162,18 @@ def _write(
     console.wrote(paths["pairs.csv"])
 
 
-def _what_next(paths: dict[str, str]) -> str:
+def _what_next(paths: dict[str, str], options: dict[str, Any]) -> str:
     quoted = {name: shlex.quote(path) for name, path in paths.items()}
+    # With other options than the demo's the same data may give a poor map.
+    same = "".join(
+        f" \\\n      --{name.replace('_', '-')} "
+        + (",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+        for name, value in options.items()
+    )
     commands = (
         f"transform {quoted['model.mongefit']} \\\n      {quoted['new_points.csv']} -o mapped.csv",
         f"fit {quoted['source.csv']} \\\n      {quoted['target.csv']} -o my.mongefit \\\n"
-        f"      --pairs {quoted['pairs.csv']} --pictures my",
+        f"      --pairs {quoted['pairs.csv']} --pictures my{same}",
         f"info {quoted['model.mongefit']}",
     )
     return "Try next:\n" + "\n".join(f"  mongefit {command}" for command in commands)
