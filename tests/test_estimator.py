@@ -22,6 +22,7 @@ from mongefit import (
     Mahalanobis,
     MongeMap,
     SinkhornDual,
+    diagnostics,
     programs,
 )
 from mongefit import fitted as fitted_module
@@ -286,7 +287,7 @@ def test_diagnostics_are_those_of_the_map(fitted):
     np.testing.assert_allclose(found["map_plan_gap"], map_plan_gap(fitted), atol=1e-9)
 
 
-@pytest.mark.parametrize("what", ["inverse gradient", "flow", "not finite", "plan"])
+@pytest.mark.parametrize("what", ["inverse gradient", "flow", "not finite", "plan", "no plan"])
 def test_a_map_that_fails_the_check_is_not_called_converged(euclidean, monkeypatch, what):
     def worse(*arguments, **options):
         moved = original(*arguments, **options)
@@ -298,9 +299,9 @@ def test_a_map_that_fails_the_check_is_not_called_converged(euclidean, monkeypat
         points = np.where(rows[:, None], np.nan, moved.points)
         return eqx.tree_at(lambda t: t.points, moved, points)
 
-    if what == "plan":
+    if "plan" in what:
         original = fitted_module.solved_map
-        other = 1 + 1e-6 * (np.arange(N) == 3)[:, None]
+        other = np.where(np.arange(N) == 3, 1 + 1e-6 if what == "plan" else np.nan, 1.0)[:, None]
 
         def worse_plan(*arguments):
             solved = original(*arguments)
@@ -314,8 +315,17 @@ def test_a_map_that_fails_the_check_is_not_called_converged(euclidean, monkeypat
         fixed_cost(strict=True).fit(X, Y)
     estimator = warned(lambda: fixed_cost().fit(X, Y), "Try a larger alpha", ConvergenceWarning)
     assert not estimator.diagnostics_["converged"]
-    assert 3 in estimator.diagnostics_["unsolved_source"]
+    assert estimator.diagnostics_["unsolved_source"] == [3]
+    assert estimator.diagnostics_["finite"] == (what not in ("not finite", "no plan"))
     assert euclidean.diagnostics_["converged"]
+
+
+def test_the_curvature_where_nothing_is_finite(learned):
+    with jax.enable_x64(True):
+        found = diagnostics._smallest_curvature(
+            learned.map_, np.arange(N), np.where(np.arange(N)[:, None] == 3, np.nan, X)
+        )
+    assert np.isnan(found)
 
 
 # What is questionable gets a warning, which names the caller's line, and a flag
@@ -480,6 +490,16 @@ def test_queries_far_outside_the_data_are_mapped_and_flagged(euclidean):
     np.testing.assert_allclose(distance[:3], 0.0, atol=1e-6)
     nearest = np.linalg.norm(X - far[3], axis=1).min()
     np.testing.assert_allclose(distance[3], nearest / scale, rtol=1e-9)
+
+
+def test_queries_whose_images_are_not_finite_are_refused(fitted):
+    far = np.concatenate([X[:3], [[1e160, 0.0]]])
+    for method in (fitted.transform, fitted.inverse_transform):
+        with pytest.raises(ConvergenceError, match=r"not finite at 1 of 4 points \(first: row 3\)"):
+            method(far)
+    with jax.enable_x64(True):
+        moved = fitted.map_.transport(far)
+    assert np.array_equal(moved.converged, [True, True, True, False])
 
 
 def test_results_do_not_depend_on_the_batch(learned):

@@ -39,7 +39,7 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-OF_THE_MAP = {"jit(transport)", "jit(_map_and_plan)", "jit(_curvatures)"}
+OF_THE_MAP = {"jit(transport)", "jit(_map_and_plan)", "jit(_hessians)"}
 
 
 @pytest.mark.parametrize("spare", [True, False])

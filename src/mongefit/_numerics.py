@@ -54,10 +54,10 @@ def safe_log(weight: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def safe_norm(z: Float[Array, "*n d"]) -> Float[Array, "*n"]:
-    """Euclidean norm over the last axis whose derivative at zero is zero."""
+    """Euclidean norm over the last axis whose derivative at zero is zero; NaN where z is."""
     square = jnp.sum(z * z, axis=-1)
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
+    zero = square == 0
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, square)))
 
 
 def cast(tree, dtype):

@@ -22,7 +22,6 @@ from mongefit.maps import EntropicMap, Transported
 
 CHECKED = 1024
 """At how many of the fitted source points, evenly spread, the map is checked at most."""
-_CURVED = 64
 
 
 def round_trip_limit(dtype: jnp.dtype) -> float:
@@ -63,7 +62,8 @@ def diagnose(
     # The solver's own figure comes from a sum in another order.
     solved = bool(dual.converged) and error <= tol + 1e-3 * tol
     share = tol / (len(a) + len(b))
-    bad = {"source": (off_source > share) & ~solved, "target": (off_target > share) & ~solved}
+    # What is not finite is bad too.
+    bad = {"source": ~(off_source <= share) & ~solved, "target": ~(off_target <= share) & ~solved}
     finite = np.all(np.isfinite(moved.points), axis=1)
     trips = np.asarray(moved.round_trip)
     found = moved.converged & finite & (trips <= round_trip_limit(dtype))
@@ -152,20 +152,30 @@ def _map_plan_gap(fitted: EntropicMap, P, rows, images) -> float:
 
 def compile_checks(fitted: EntropicMap, rows: NDArray[np.int64]) -> None:
     """Compile what `diagnose` computes of such a map and of so many of its points."""
-    some = np.zeros((_CURVED, fitted.x.shape[1]), fitted.x.dtype)
-    compile_for(_curvatures, fitted.cost, some, placed(some))
+    dim = fitted.x.shape[1]
+    some = np.zeros((_curved(dim), dim), fitted.x.dtype)
+    compile_for(_hessians, fitted.cost, some, placed(some))
     if fitted.cost.phi_nu is not None:
         compile_for(_flow, fitted.cost, placed(np.asarray(fitted.x)[rows]))
         compile_for(_flow, fitted.cost, fitted.y)
 
 
+def _curved(dim: int) -> int:
+    """At how many points the curvature of h is checked: a Hessian has d² entries."""
+    return max(1, min(64, 2**24 // dim**2))
+
+
 def _smallest_curvature(fitted: EntropicMap, rows, images) -> float:
     """The smallest eigenvalue of ∇²h at the displacements of some points."""
     # Always as many of them, so that one program serves clouds of any size.
-    some = np.resize(evenly(len(rows), _CURVED), _CURVED)
+    size = _curved(fitted.x.shape[1])
+    some = np.resize(evenly(len(rows), size), size)
     x = np.asarray(fitted.x)[rows[some]]
     y = fitted.units.into(np.asarray(images)[some]).astype(x.dtype)
-    return float(np.min(np.asarray(_curvatures(fitted.cost, x, y))))
+    hessians = np.asarray(_hessians(fitted.cost, x, y))
+    if not np.all(np.isfinite(hessians)):
+        return np.nan
+    return float(np.linalg.eigvalsh(hessians).min())  # by NumPy: nothing to compile
 
 
 def _latent_target(cost: Cost, y: Float[Array, "N d"]) -> Float[Array, "N d"]:
@@ -178,7 +188,6 @@ def _flow(cost: Cost, y: Float[Array, "N d"]) -> Float[Array, "N d"]:
 
 
 @eqx.filter_jit
-def _curvatures(cost: Cost, x: Float[Array, "N d"], y: Float[Array, "N d"]) -> Float[Array, " N"]:
+def _hessians(cost: Cost, x: Float[Array, "N d"], y: Float[Array, "N d"]) -> Float[Array, "N d d"]:
     z = cost.latent_source(x) - cost.latent_target(y)
-    # One at a time: a Hessian has d² entries.
-    return jax.lax.map(lambda one: jnp.linalg.eigvalsh(cost.h.hessian(one[None])[0])[0], z)
+    return jax.lax.map(lambda one: cost.h.hessian(one[None])[0], z)

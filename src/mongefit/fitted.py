@@ -182,6 +182,12 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         checked = self._check_query(points, "Y" if reverse else "X")
         with double_precision():
             result = transported(self.map_, checked, reverse=reverse)
+        lost = ~np.all(np.isfinite(result.points), axis=1)
+        if np.any(lost):
+            raise ConvergenceError(
+                f"The map is not finite at {lost.sum()} of {len(checked)} points (first: row "
+                f"{np.argmax(lost)}). They may lie too far from the data."
+            )
         broken = ~(result.round_trip <= round_trip_limit(self.map_.x.dtype))
         if np.any(broken):
             raise ConvergenceError(
