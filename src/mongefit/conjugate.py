@@ -51,8 +51,8 @@ class InverseGradientSolver(eqx.Module):
     @abc.abstractmethod
     def solve(
         self, h: ConvexFunction, p: Float[Array, "N d"], z_init: Float[Array, "N d"], tol: float
-    ) -> tuple[Float[Array, "N d"], Int[Array, ""]]:
-        """Approximate solution and the number of iterations."""
+    ) -> tuple[Float[Array, "N d"], Float[Array, "N d d"], Int[Array, ""]]:
+        """Approximate solution, ∇²h there, and the number of iterations."""
 
 
 def default_tolerance(dtype: jnp.dtype) -> float:
@@ -92,6 +92,9 @@ def _written_out_solve(matrix, right):
     return jnp.stack(solution, axis=1)
 
 
+_SHORTEST = 1e-9  # a step of this length or less is none
+
+
 class NewtonInverse(InverseGradientSolver):
     """Damped Newton with the exact d×d Hessian: the step is halved until ‖∇h(z) − p‖ falls.
 
@@ -110,29 +113,37 @@ class NewtonInverse(InverseGradientSolver):
         scale = 1 + safe_norm(p)
 
         def unfinished(carry):
-            _, _, size, t, iteration = carry
-            return jnp.any((size > tol) & (t > 1e-9)) & (iteration < self.max_iter)
+            _, _, _, size, t, iteration = carry
+            return jnp.any((size > tol) & (t > _SHORTEST)) & (iteration < self.max_iter)
 
         # One loop that tries a step and takes it or halves it, point by point.
         def iterate(carry):
-            z, r, size, t, iteration = carry
-            trial = z - t[:, None] * _cholesky_solve(h.hessian(z), r)
-            trial_r = h.gradient(trial) - p
+            z, step, hessian, size, t, iteration = carry
+            trial = z - t[:, None] * step
+            trial_gradient, trial_hessian = h.gradient_and_hessian(trial)
+            trial_r = trial_gradient - p
             trial_size = safe_norm(trial_r) / scale
             good = (size > tol) & (trial_size < (1 - 1e-4 * t) * size)
-            pick = good[:, None]
             return (
-                jnp.where(pick, trial, z),
-                jnp.where(pick, trial_r, r),
+                jnp.where(good[:, None], trial, z),
+                jnp.where(good[:, None], _cholesky_solve(trial_hessian, trial_r), step),
+                jnp.where(good[:, None, None], trial_hessian, hessian),
                 jnp.where(good, trial_size, size),
                 jnp.where(good, 1.0, 0.5 * t),
                 iteration + 1,
             )
 
-        r = h.gradient(z_init) - p
-        carry = (z_init, r, safe_norm(r) / scale, jnp.ones_like(scale), jnp.asarray(0))
-        z, _, _, _, iteration = jax.lax.while_loop(unfinished, iterate, carry)
-        return z, iteration
+        # The first step is none, to the start itself. Where h is not finite there, it is the last.
+        start = (
+            z_init,
+            jnp.zeros_like(p),
+            jnp.broadcast_to(jnp.eye(p.shape[1], dtype=p.dtype), (*p.shape, p.shape[1])),
+            jnp.full_like(scale, jnp.inf),
+            jnp.full_like(scale, 1.5 * _SHORTEST),
+            jnp.asarray(-1),
+        )
+        z, _, hessian, _, _, iteration = jax.lax.while_loop(unfinished, iterate, start)
+        return z, hessian, jnp.maximum(iteration, 0)
 
 
 class LBFGSInverse(InverseGradientSolver):
@@ -166,7 +177,7 @@ class LBFGSInverse(InverseGradientSolver):
             return solution.value, solution.stats["num_steps"]
 
         z, steps = jax.vmap(minimise)(z_init, p)
-        return z, jnp.max(steps)
+        return z, h.hessian(z), jnp.max(steps)
 
 
 def inverse_gradient(
@@ -196,10 +207,10 @@ def inverse_gradient(
     else:
         start = jnp.zeros_like(p) if z_init is None else z_init
         h_fixed, p_fixed, start = jax.lax.stop_gradient((h, p, start))
-        found, iterations = solver.solve(h_fixed, p_fixed, start, tol)
-        found = jax.lax.stop_gradient(found)
+        found, hessian, iterations = solver.solve(h_fixed, p_fixed, start, tol)
+        found, hessian = jax.lax.stop_gradient((found, hessian))
         rest = h.gradient(found) - p
-        z = found - _cholesky_solve(h_fixed.hessian(found), rest)
+        z = found - _cholesky_solve(hessian, rest)
         # The last step polishes a good solution; a bad one it could throw anywhere.
         close = safe_norm(jax.lax.stop_gradient(rest)) <= 1e3 * tol * (1 + safe_norm(p_fixed))
         z = jnp.where(close[:, None], z, found)

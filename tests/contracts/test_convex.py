@@ -39,6 +39,7 @@ def measured(name):
             "value": value,
             "gradient": gradient,
             "hessian": h.hessian(z),
+            "together": h.gradient_and_hessian(z),
             "mirrored": h.value(-z),
             "grad": jax.vmap(jax.grad(lambda z: h.value(z[None])[0]))(z),
             "jacobian": jax.vmap(jax.jacfwd(lambda z: h.gradient(z[None])[0]))(z),
@@ -66,6 +67,8 @@ def test_gradient_and_hessian_agree_with_autodiff(name):
     np.testing.assert_allclose(found["gradient"], found["grad"], rtol=1e-11, atol=1e-11)
     # Not at zero, where a power below 2 has no second derivative.
     np.testing.assert_allclose(found["hessian"][:-1], found["jacobian"][:-1], rtol=1e-9, atol=1e-11)
+    for one, name in zip(found["together"], ("gradient", "hessian"), strict=True):
+        np.testing.assert_allclose(one, found[name], rtol=1e-13, atol=1e-13)
 
 
 @family
@@ -88,6 +91,26 @@ def test_inverse_gradient_inverts_the_gradient(name):
     np.testing.assert_allclose(inverse.residual, residual, atol=1e-14)
     assert np.all(inverse.converged)
     np.testing.assert_allclose(inverse.z, z, atol=1e-8)
+
+
+@family
+def test_an_inverse_gradient_that_is_not_finite_is_not_called_found(name):
+    h, z, found = measured(name)
+    lost = np.isin(np.arange(len(z)), [3, 5])
+    p = found["gradient"].at[3, 0].set(jnp.nan).at[5].set(jnp.inf)
+    inverse = eqx.filter_jit(inverse_gradient)(h, p)
+    assert np.all(np.asarray(inverse.converged) == ~lost)
+    assert not np.any(inverse.residual[lost] <= 1)
+    np.testing.assert_allclose(inverse.z[~lost], z[~lost], atol=1e-8)
+
+
+def test_a_search_that_starts_where_nothing_is_finite_ends_there():
+    h, z, found = measured("ICNN asymmetric")
+    start = jnp.zeros_like(z).at[3].set(jnp.nan).at[5].set(1e200)
+    inverse = eqx.filter_jit(inverse_gradient)(h, found["gradient"], start)
+    lost = np.isin(np.arange(len(z)), [3, 5])
+    assert np.all(np.asarray(inverse.converged) == ~lost)
+    assert inverse.iterations == found["inverse"].iterations
 
 
 @family

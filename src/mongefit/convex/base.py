@@ -55,6 +55,12 @@ class ConvexFunction(eqx.Module):
         """∇h(z) for every row of z."""
         return self.value_and_gradient(z)[1]
 
+    def gradient_and_hessian(
+        self, z: Float[Array, "N d"]
+    ) -> tuple[Float[Array, "N d"], Float[Array, "N d d"]]:
+        """∇h(z) and ∇²h(z) for every row of z, which may share much of their computation."""
+        return self.gradient(z), self.hessian(z)
+
 
 class ProjectedConvexFunction(ConvexFunction):
     """A convex function that looks at z through linear projections Az only.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -91,6 +91,26 @@ def _product(left: Float[Array, "*N k"], right: Float[Array, "k w"]) -> Float[Ar
     # A CPU sums many columns faster by a plain product, which also says what does not fit.
     thin = left.shape[-1] == k and (k <= FEW or (w <= FEW and _accelerated()))
     return _thin_product(left, right) if thin else left @ right
+
+
+class _Layers(NamedTuple):
+    """The last state of a network, and t_k, which enter its activations, with their slopes."""
+
+    state: Float[Array, "*N w"]
+    inputs: list[Float[Array, "*N w"]]
+    slopes: list[Float[Array, "*N w"]]
+
+
+def _adjoints(
+    slopes: list[Float[Array, "*N w"]],
+    hidden: list[Float[Array, "w v"]],
+    out: Float[Array, " w"],
+) -> list[Float[Array, "*N w"]]:
+    """∂n/∂s_k, the derivatives of the network in the states of its layers."""
+    adjoints = [out]
+    for weight, slope in zip(reversed(hidden), reversed(slopes[1:]), strict=True):
+        adjoints.append((adjoints[-1] * slope) @ weight)
+    return adjoints[::-1]
 
 
 class ICNN(ProjectedConvexFunction):
@@ -216,8 +236,7 @@ class ICNN(ProjectedConvexFunction):
             bound = bound + jnp.max(jnp.sum(jnp.abs(square), axis=1))
         return bound
 
-    def _layers(self, z, hidden):
-        """The last state, and the slopes of the activations of all layers."""
+    def _layers(self, z, hidden) -> _Layers:
         through: Any = self.passthrough
         bias: Any = self.bias
         if z.shape[-1] < FEW and _accelerated():
@@ -227,37 +246,49 @@ class ICNN(ProjectedConvexFunction):
                 jnp.concatenate([V, b[:, None]], axis=1) for V, b in zip(through, bias, strict=True)
             ]
             bias = [0.0] * len(bias)
-        state, slope = _activate(self.activation, _product(z, through[0].T) + bias[0])
-        slopes = [slope]
-        for weight, V, b in zip(hidden, through[1:], bias[1:], strict=True):
-            state, slope = _activate(self.activation, state @ weight.T + _product(z, V.T) + b)
+        return self._activated([_product(z, V.T) for V in through], bias, hidden)
+
+    def _activated(self, parts, bias, hidden) -> _Layers:
+        """The layers of a z that enters them with V_k z."""
+        inputs, slopes = [parts[0] + bias[0]], []
+        state, slope = _activate(self.activation, inputs[0])
+        slopes.append(slope)
+        for weight, part, b in zip(hidden, parts[1:], bias[1:], strict=True):
+            inputs.append(state @ weight.T + part + b)
+            state, slope = _activate(self.activation, inputs[-1])
             slopes.append(slope)
-        return state, slopes
+        return _Layers(state, inputs, slopes)
+
+    def _both_signs(self, z):
+        """z, symmetric followed by −z, and the weights with which the mean of n is their sum."""
+        hidden, out = self._positive_weights()
+        return (jnp.concatenate([z, -z]), hidden, 0.5 * out) if self.symmetric else (z, hidden, out)
 
     def _network_value(self, z):
         """n(z), or where symmetric its mean with n(−z)."""
-        hidden, out = self._positive_weights()
-        if self.symmetric:
-            z, out = jnp.concatenate([z, -z]), 0.5 * out
-        value = _product(self._layers(z, hidden)[0], out[:, None])[..., 0]
+        z, hidden, out = self._both_signs(z)
+        value = _product(self._layers(z, hidden).state, out[:, None])[..., 0]
         if not self.symmetric:
             return value
         # Summed, not sliced: backwards the slopes are then constants, and a compiler finds the
         # products with them again that ∇n has.
         return jnp.sum(value.reshape(2, len(z) // 2, *value.shape[1:]), axis=0)
 
-    def _network_gradient(self, z):
-        """The gradient of that, by one forward and one backward sweep."""
+    def _network_gradient(self, slopes, adjoints):
+        terms = [
+            _product(adjoint * slope, V)
+            for adjoint, slope, V in zip(adjoints, slopes, self.passthrough, strict=True)
+        ]
+        return functools.reduce(jnp.add, reversed(terms))
+
+    def _gradient_at_zero(self):
+        """∇n(0)."""
         hidden, out = self._positive_weights()
-        if self.symmetric:
-            z, out = jnp.concatenate([z, -z]), 0.5 * out
-        _, slopes = self._layers(z, hidden)
-        adjoint = out * slopes[-1]
-        gradient = _product(adjoint, self.passthrough[-1])
-        for k in range(len(slopes) - 2, -1, -1):
-            adjoint = (adjoint @ hidden[k]) * slopes[k]
-            gradient = gradient + _product(adjoint, self.passthrough[k])
-        return gradient[: len(z) // 2] - gradient[len(z) // 2 :] if self.symmetric else gradient
+        slopes = self._at_zero(hidden).slopes
+        return self._network_gradient(slopes, _adjoints(slopes, hidden, out))
+
+    def _at_zero(self, hidden) -> _Layers:
+        return self._activated([0.0] * len(self.bias), self.bias, hidden)
 
     def project(self, z):
         parts = [*self.passthrough, jnp.eye(z.shape[-1], dtype=z.dtype)]
@@ -272,10 +303,8 @@ class ICNN(ProjectedConvexFunction):
         *parts, z, image = jnp.split(Az, ends, axis=-1)
 
         def network(sign):
-            state, _ = _activate(self.activation, sign * parts[0] + self.bias[0])
-            for weight, part, bias in zip(hidden, parts[1:], self.bias[1:], strict=True):
-                state, _ = _activate(self.activation, state @ weight.T + (sign * part + bias))
-            return _product(state, out[:, None])[..., 0]
+            layers = self._activated([sign * part for part in parts], self.bias, hidden)
+            return _product(layers.state, out[:, None])[..., 0]
 
         mean = 0.5 * (network(1) + network(-1)) if self.symmetric else network(1)
         return self._normalised(mean, z, image)
@@ -286,57 +315,61 @@ class ICNN(ProjectedConvexFunction):
 
     def _normalised(self, mean, z, image):
         """h(z) from n(z), or where symmetric its mean with n(−z), and from Qz, empty without Q."""
-        zero = jnp.zeros((1, z.shape[-1]), z.dtype)
-        value = mean - self._network_value(zero)
+        hidden, out = self._positive_weights()
+        value = mean - self._at_zero(hidden).state @ out
         if not self.symmetric:
-            value = value - z @ self._network_gradient(zero)[0]
+            value = value - z @ self._gradient_at_zero()
         return value + 0.5 * (
             jnp.sum(image * image, axis=-1) + self.alpha * jnp.sum(z * z, axis=-1)
         )
 
+    def value_and_gradient(self, z, guess=None):
+        return self.value(z), self.gradient(z)
+
     def gradient(self, z):
-        gradient = self._network_gradient(z) + self.alpha * z
-        if not self.symmetric:
-            gradient = gradient - self._network_gradient(jnp.zeros_like(z[:1]))
+        both, hidden, out = self._both_signs(z)
+        slopes = self._layers(both, hidden).slopes
+        return self._whole_gradient(z, slopes, _adjoints(slopes, hidden, out))
+
+    def _whole_gradient(self, z, slopes, adjoints):
+        """∇h(z) from ∇n."""
+        gradient = self._network_gradient(slopes, adjoints)
+        if self.symmetric:
+            gradient = gradient[: len(z)] - gradient[len(z) :]
+        else:
+            gradient = gradient - self._gradient_at_zero()
+        gradient = gradient + self.alpha * z
         if self.quadratic is not None:
             gradient = gradient + _product(_product(z, self.quadratic.T), self.quadratic)
         return gradient
 
-    def value_and_gradient(self, z, guess=None):
-        return self.value(z), self.gradient(z)
-
-    def _network_hessian(self, z):
-        # ∇²n = Σ_k J_kᵀ diag(adjoint_k · σ''(t_k)) J_k with J_k = ∂t_k/∂z: a sum of non-negative
-        # multiples of squares, so it is positive semidefinite in floating point too.
-        hidden, out = self._positive_weights()
-        t = z @ self.passthrough[0].T + self.bias[0]
-        state, slope = _activate(self.activation, t)
-        slopes, curvatures = [slope], [_activation_curvature(self.activation, t)]
-        first = self.passthrough[0]
-        jacobians = [jnp.broadcast_to(first, (len(z), *first.shape))]
-        for weight, through, bias in zip(hidden, self.passthrough[1:], self.bias[1:], strict=True):
-            t = state @ weight.T + z @ through.T + bias
-            inner = slopes[-1][..., None] * jacobians[-1]
-            jacobians.append(through + jnp.einsum("wv,Nvd->Nwd", weight, inner))
-            state, slope = _activate(self.activation, t)
-            slopes.append(slope)
-            curvatures.append(_activation_curvature(self.activation, t))
-        adjoint = jnp.broadcast_to(out, state.shape)
-        total = jnp.zeros((*z.shape, z.shape[-1]), z.dtype)
-        for k in range(len(slopes) - 1, -1, -1):
-            scaled = (adjoint * curvatures[k])[..., None] * jacobians[k]
-            total = total + jnp.einsum("Nwd,Nwe->Nde", scaled, jacobians[k])
-            if k > 0:
-                adjoint = (adjoint * slopes[k]) @ hidden[k - 1]
-        return total
-
-    def hessian(self, z):
+    def gradient_and_hessian(self, z):
+        both, hidden, out = self._both_signs(z)
+        layers = self._layers(both, hidden)
+        adjoints = _adjoints(layers.slopes, hidden, out)
+        hessian = self._network_hessian(layers, adjoints, hidden)
         if self.symmetric:
-            both = self._network_hessian(jnp.concatenate([z, -z]))
-            hessian = 0.5 * (both[: len(z)] + both[len(z) :])
-        else:
-            hessian = self._network_hessian(z)
+            hessian = hessian[: len(z)] + hessian[len(z) :]
         constant = self.alpha * jnp.eye(z.shape[-1], dtype=z.dtype)
         if self.quadratic is not None:
             constant = constant + self.quadratic.T @ self.quadratic
-        return hessian + constant
+        return self._whole_gradient(z, layers.slopes, adjoints), hessian + constant
+
+    def _network_hessian(self, layers: _Layers, adjoints, hidden):
+        # ∇²n = Σ_k J_kᵀ diag(∂n/∂s_k · σ''(t_k)) J_k with J_k = ∂t_k/∂z: a sum of non-negative
+        # multiples of squares, so it is positive semidefinite in floating point too.
+        terms, jacobian = [], None
+        for k, (t, adjoint, V) in enumerate(
+            zip(layers.inputs, adjoints, self.passthrough, strict=True)
+        ):
+            if jacobian is None:
+                jacobian = jnp.broadcast_to(V, (len(t), *V.shape))
+            else:
+                inner = layers.slopes[k - 1][..., None] * jacobian
+                jacobian = V + jnp.einsum("wv,Nvd->Nwd", hidden[k - 1], inner)
+            scaled = (adjoint * _activation_curvature(self.activation, t))[..., None] * jacobian
+            terms.append(jnp.einsum("Nwd,Nwe->Nde", scaled, jacobian))
+        return functools.reduce(jnp.add, reversed(terms))
+
+    def hessian(self, z):
+        return self.gradient_and_hessian(z)[1]
