@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -16,26 +18,44 @@ from mongefit.losses import MapLoss, Term
 from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem, trainable
 
+# Of how many good steps. Potentials along a parabola were now and then too far off to start from.
+POTENTIALS_KEPT, INVERSES_KEPT = 2, 3
+
 
 class WarmStart(eqx.Module):
-    """Solutions of the inner problems at the last good step.
+    """Solutions of the inner problems at the last good steps, the newest first.
+
+    NaN stands for what is not known. Batches, whose points differ, keep no more than potentials of
+    one step.
 
     Attributes
     ----------
-    g, g_before
-        Potentials, and those of the good step before it; NaN where none is known yet. Batches keep
-        no second.
+    g
+        Potentials.
     z
-        Inverse gradients, of the forward map followed by those of the reverse map; NaN where none
-        is known. Batches keep none.
+        Inverse gradients, of the forward map followed by those of the reverse map.
     gradient
-        ∇h over all pairs, where h must solve for it, else None. Batches keep none.
+        ∇h over all pairs at the last step, where h must solve for it, else None.
     """
 
-    g: Float[Array, " m"]
-    g_before: Float[Array, " m"]
-    z: Float[Array, "both d"]
+    g: Float[Array, "k m"]
+    z: Float[Array, "k both d"]
     gradient: Float[Array, "n m d"] | None
+
+
+def carried_on(kept: Float[Array, "k ..."]) -> Float[Array, ...]:
+    """Where solutions at equal steps go next, along the polynomial through as many as are known."""
+    last = kept[0]
+    for order in range(1, len(kept)):
+        terms = [(-1) ** k * math.comb(order + 1, k + 1) * kept[k] for k in range(order + 1)]
+        ahead = functools.reduce(jnp.add, terms)
+        last = jnp.where(jnp.isfinite(ahead), ahead, last)
+    return last
+
+
+def kept_with(new: Float[Array, ...], kept: Float[Array, "k ..."]) -> Float[Array, "k ..."]:
+    """The solutions with a new one, without the oldest."""
+    return jnp.concatenate([new[None], kept[:-1]])
 
 
 class State(eqx.Module):
@@ -162,12 +182,12 @@ def needed(model: Model, problem: Problem, direction: str) -> Int[np.ndarray | A
 
 def batch_start(warm: WarmStart, columns: Int[Array, " t"]) -> WarmStart:
     """What is known at the points of a batch."""
-    return WarmStart(warm.g[columns], warm.g_before[columns], warm.z, None)
+    return WarmStart(warm.g[:, columns], warm.z, None)
 
 
 def keep_batch(warm: WarmStart, part: WarmStart, columns: Int[Array, " t"]) -> WarmStart:
     """What is known of all points, after a batch."""
-    return WarmStart(warm.g.at[columns].set(part.g), warm.g_before, warm.z, None)
+    return WarmStart(warm.g.at[:, columns].set(part.g), warm.z, None)
 
 
 @eqx.filter_jit  # as one, for otherwise every array would be compiled for itself
@@ -177,7 +197,7 @@ def initial_state(problem: Problem, model: Model, batches: Batches | None = None
     mapped = sum(len(needed(model, part, way)) for way in ("forward", "reverse"))
     dtype = problem.x.dtype
     n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
-    # NaN is no guess: the first step starts cold.
+    follows = batches is None
     solves = model.cost.h.solves and batches is None
     gradient = jnp.full((n, m, dim), jnp.nan, dtype) if solves else None
     parameters = flatten(eqx.filter(model, trainable(model)))
@@ -187,10 +207,8 @@ def initial_state(problem: Problem, model: Model, batches: Batches | None = None
         good=parameters,
         optimiser=problem.optimiser.init(parameters),
         warm=WarmStart(
-            # With batches the first ones meet points that no batch before them had.
-            jnp.full_like(problem.b, 0.0 if batches is None else jnp.nan),
-            jnp.full_like(problem.b, jnp.nan),
-            jnp.full((mapped, dim), jnp.nan, dtype),
+            jnp.full((POTENTIALS_KEPT if follows else 1, m), jnp.nan, dtype),
+            jnp.full((INVERSES_KEPT if follows else 1, mapped, dim), jnp.nan, dtype),
             gradient,
         ),
         best=parameters,

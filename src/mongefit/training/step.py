@@ -20,8 +20,10 @@ from mongefit.training.state import (
     State,
     WarmStart,
     batch_start,
+    carried_on,
     flatten,
     keep_batch,
+    kept_with,
     needed,
     of_flows,
 )
@@ -63,12 +65,12 @@ def evaluate(
         asked = Asked(rows, columns, n, m)
         C, token = pairwise(h, u, v, asked, dtype=problem.pair_dtype)
     eps = relative_eps(C, a, b, epsilon)
+    # Steps follow a path, and solutions go on as they went.
+    g_init = carried_on(warm.g)
     if batched:
-        g_init = _complete(*jax.lax.stop_gradient((C, a, b, eps)), warm.g)
+        g_init = _complete(*jax.lax.stop_gradient((C, a, b, eps)), g_init)
     else:
-        # Steps follow a path, and the potentials go on as they went. The first has nothing before.
-        started = jnp.isfinite(warm.g_before)
-        g_init = jnp.where(started, 2 * warm.g - warm.g_before, warm.g)
+        g_init = jnp.where(jnp.isfinite(g_init), g_init, 0.0)
     dual = solve_dual(
         C, a, b, eps,
         g_init=g_init, solver=problem.dual_solver, differentiate=problem.differentiate,
@@ -82,7 +84,8 @@ def evaluate(
     p = jnp.concatenate([conditional_mean(s, of_rows), conditional_mean(t, of_columns)])
     # Where there is no solution to start from, the mean displacement is close.
     mean = jnp.concatenate([u[rows] - s @ v, t @ u - v[columns]])
-    start = jnp.where(jnp.isfinite(warm.z), warm.z, jax.lax.stop_gradient(mean))
+    start = carried_on(warm.z)
+    start = jnp.where(jnp.isfinite(start), start, jax.lax.stop_gradient(mean))
     found = _invert(h, p, start, problem.inverse_solver)
     z_forward, z_reverse = found.z[: len(rows)], found.z[len(rows) :]
     context = Context(
@@ -93,9 +96,10 @@ def evaluate(
         forward=_scatter(rows, cost.target_from_latent(u[rows] - z_forward), n),
         reverse=_scatter(columns, cost.source_from_latent(v[columns] + z_reverse), m),
     )  # fmt: skip
-    g_before = warm.g_before if batched else jnp.where(started, warm.g, dual.g)
     solves = _Solves(
-        warm=WarmStart(dual.g, g_before, found.z, gradient if h.solves else None),
+        warm=WarmStart(
+            kept_with(dual.g, warm.g), kept_with(found.z, warm.z), gradient if h.solves else None
+        ),
         dual=dual,
         inverse_residual=jnp.max(found.residual, initial=0.0),
         inverse_iterations=found.iterations,
