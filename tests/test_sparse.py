@@ -108,6 +108,20 @@ def test_blocks_of_pairs_give_what_all_at_once_do(name, monkeypatch):
     np.testing.assert_allclose(flat(in_blocks), flat(slope), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ASKED)
+def test_all_pairs_at_once_are_all_pairs(name, monkeypatch):
+    """As an accelerator takes few pairs: none is left out."""
+    monkeypatch.setattr(sweeps, "chunk_size", lambda pairs: pairs)
+    arguments = latent()
+    expected, slope = eqx.filter_value_and_grad(dense)(arguments, name)
+    # Another function: what was traced before would be found again.
+    found, at_once = eqx.filter_value_and_grad(
+        lambda arguments: sparse.__wrapped__(arguments, name)
+    )(arguments)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(flat(at_once), flat(slope), rtol=1e-9, atol=1e-11)
+
+
 def test_points_without_flows_have_no_slopes_and_h_has_the_same():
     h, u, v = latent()
     both = eqx.filter_grad(sparse)((h, u, v))[0]

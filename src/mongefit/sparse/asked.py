@@ -46,6 +46,14 @@ class Asked(eqx.Module):
         column = jnp.where(k < of_rows, k % self.m, self._at(self.columns, late // self.n))
         return row, column
 
+    def displacements(self, u: Float[Array, "n d"], v: Float[Array, "m d"]) -> Float[Array, "k d"]:
+        """u_i − v_j for every vector."""
+        dim = u.shape[1]
+        if self.all_pairs:
+            return (u[:, None] - v).reshape(-1, dim)
+        of_rows, of_columns = u[self.rows][:, None] - v, u - v[self.columns][:, None]
+        return jnp.concatenate([of_rows.reshape(-1, dim), of_columns.reshape(-1, dim)])
+
     @staticmethod
     def _at(indices, k):
         return jnp.asarray(indices).astype(k.dtype)[k] if len(indices) else jnp.zeros_like(k)
@@ -81,6 +89,15 @@ class Asked(eqx.Module):
         in_row = keep[:of_rows].reshape(len(self.rows), self.m)
         in_column = keep[of_rows:].reshape(len(self.columns), self.n)
         return _spread(in_row, self.rows, self.n) | _spread(in_column, self.columns, self.m).T
+
+    def of_pairs(self, vectors: Float[Array, "k d"]) -> Float[Array, "n*m d"]:
+        """The sum of the vectors of each pair, of all pairs row by row."""
+        if self.all_pairs:
+            return vectors
+        of_rows, of_columns = self.split(vectors)
+        table = jnp.zeros((self.n, self.m, vectors.shape[1]), vectors.dtype)
+        table = table.at[self.rows].set(of_rows).at[:, self.columns].add(of_columns.swapaxes(0, 1))
+        return table.reshape(-1, vectors.shape[1])
 
     def lookup(self, vectors: Float[Array, "k d"]) -> Callable[[Array, Array], Array]:
         """The function of rows and columns that gives the sum of the vectors of each pair."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from mongefit._numerics import cast
@@ -84,7 +85,11 @@ def gradients(
 @eqx.filter_custom_vjp
 def _pairwise(latent: Latent, asked: Asked, dtype):
     h, u, v = latent
-    C = pairwise_value(h, u, v)
+    if asked.all_pairs and one_chunk(asked.count) and dtype in (None, str(u.dtype)):
+        # As ∇h and the derivatives will be, so that a compiler finds the same layers again.
+        C = h.value(asked.displacements(u, v)).reshape(len(u), len(v))
+    else:
+        C = pairwise_value(h, u, v)
     return C, jnp.zeros((asked.count, u.shape[1]), C.dtype)
 
 
@@ -98,49 +103,72 @@ def _(residuals, slopes, perturbed, latent, asked, dtype):
     h, u, v = latent
     full, dtype = u.dtype, dtype or str(u.dtype)
     of_C = jnp.zeros((len(u), len(v)), full) if slopes[0] is None else slopes[0]
-    left_out = LEFT_OUT_SLOPE[dtype]
-    size = jnp.abs(of_C)
-    total = jnp.sum(size)
-    every = one_chunk(size.size)
-    large = jnp.ones(size.shape, bool) if every else size > negligible(size, left_out)
-    of_gradient = None
-    if slopes[1] is not None and asked.count:
-        of_gradient = asked.lookup(slopes[1])
-        large = large if every else large | asked.large(slopes[1], left_out)
-        total = total + jnp.sum(jnp.abs(slopes[1]))
+    of_gradient = slopes[1] if asked.count else None
     h, u, v = cast(latent, dtype)
     points_move = any(jax.tree.leaves(perturbed[1:]))
+    derivatives = _all_derivatives if one_chunk(of_C.size) else _large_derivatives
+    found = derivatives(h, u, v, asked, of_C, of_gradient, dtype, points_move)
+    # What is not finite fails every comparison, and must not be left out for that.
+    total = jnp.sum(jnp.abs(of_C))
+    if of_gradient is not None:
+        total = total + jnp.sum(jnp.abs(of_gradient))
+    finite = jnp.isfinite(total)
+    return jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.nan).astype(full), found)
+
+
+def _pull(h, z, to_value, to_gradient, points_move: bool):
+    """Derivatives of Σ to_value h(z) + ⟨to_gradient, ∇h(z)⟩ in z, where it moves, and in h."""
+
+    def along(h, z):
+        if to_gradient is None:
+            return jnp.sum(to_value * h.value(z))
+        # A slope of the gradient asks for a directional derivative of the value.
+        value, change = jax.jvp(h.value, (z,), (to_gradient,))
+        return jnp.sum(to_value * value + change)
+
+    if not points_move:
+        return None, eqx.filter_grad(along)(h, z)
+    of_h, of_z = eqx.filter_grad(lambda pair: along(*pair))((h, z))
+    return of_z, of_h
+
+
+def _of_points(of_z):
+    """Derivatives in u, row by row, and in v, from those in u_i − v_j."""
+    return (None, None) if of_z is None else (jnp.sum(of_z, axis=1), -jnp.sum(of_z, axis=0))
+
+
+def _all_derivatives(h, u, v, asked: Asked, of_C, of_gradient, dtype, points_move):
+    everything = Asked(np.arange(asked.n), np.arange(asked.m), asked.n, asked.m)
+    to_gradient = None if of_gradient is None else asked.of_pairs(of_gradient).astype(dtype)
+    z = everything.displacements(u, v)
+    of_z, of_h = _pull(h, z, of_C.ravel().astype(dtype), to_gradient, points_move)
+    of_u, of_v = _of_points(None if of_z is None else of_z.reshape(*of_C.shape, -1))
+    return of_h, of_u, of_v
+
+
+def _large_derivatives(h, u, v, asked: Asked, of_C, of_gradient, dtype, points_move):
+    """The same without the pairs with the smallest slopes."""
+    left_out = LEFT_OUT_SLOPE[dtype]
+    size = jnp.abs(of_C)
+    large = size > negligible(size, left_out)
+    look = None
+    if of_gradient is not None:
+        look = asked.lookup(of_gradient)
+        large = large | asked.large(of_gradient, left_out)
 
     def pull_chunk(rows, columns, real):
         to_value = jnp.where(real, of_C[rows, columns], 0.0).astype(dtype)
-        z = u[rows] - v[columns]
-
-        def along(h, z):
-            if of_gradient is None:
-                return jnp.sum(to_value * h.value(z))
-            # A slope of the gradient asks for a directional derivative of the value.
-            to_slope = jnp.where(real[:, None], of_gradient(rows, columns), 0.0).astype(dtype)
-            value, change = jax.jvp(h.value, (z,), (to_slope,))
-            return jnp.sum(to_value * value + change)
-
-        if not points_move:
-            return None, eqx.filter_grad(along)(h, z)
-        of_h, of_z = eqx.filter_grad(lambda pair: along(*pair))((h, z))
-        return of_z, of_h
-
-    def finish(of_z):
-        return (None, None) if of_z is None else (jnp.sum(of_z, axis=1), -jnp.sum(of_z, axis=0))
+        to_gradient = None
+        if look is not None:
+            to_gradient = jnp.where(real[:, None], look(rows, columns), 0.0).astype(dtype)
+        return _pull(h, u[rows] - v[columns], to_value, to_gradient, points_move)
 
     nothing = (
         jnp.zeros((0, u.shape[1]), dtype) if points_move else None,
         jax.tree.map(jnp.zeros_like, eqx.filter(h, eqx.is_inexact_array)),
     )
-    of_u, (of_h, of_v) = sweep(large, pull_chunk, nothing, finish)
-    # What is not finite fails every comparison above, and must not be left out for that.
-    finite = jnp.isfinite(total)
-    return jax.tree.map(
-        lambda leaf: jnp.where(finite, leaf, jnp.nan).astype(full), (of_h, of_u, of_v)
-    )
+    of_u, (of_h, of_v) = sweep(large, pull_chunk, nothing, _of_points)
+    return of_h, of_u, of_v
 
 
 @eqx.filter_custom_vjp
@@ -149,13 +177,14 @@ def _gradients(token, latent: Latent, asked: Asked, s, t, dtype):
         return token
     dtype = dtype or str(token.dtype)
     h, u, v = cast(latent, dtype)
-    every = one_chunk(asked.count)
-    keep = jnp.ones(asked.count, bool) if every else asked.weighted(s, t, LEFT_OUT[dtype])
+    if one_chunk(asked.count):
+        return h.gradient(asked.displacements(u, v)).astype(token.dtype)
 
     def chunk(k, _, real):
         rows, columns = asked.pair(k)
         return h.gradient(u[rows] - v[columns]), None
 
+    keep = asked.weighted(s, t, LEFT_OUT[dtype])
     nothing = jnp.zeros((0, u.shape[1]), dtype), None
     return sweep(keep[:, None], chunk, nothing)[0][:, 0].astype(token.dtype)
 

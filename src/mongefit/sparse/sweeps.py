@@ -67,11 +67,6 @@ def sweep(
 
 def _sweep_block(keep, first, body, nothing) -> tuple[Float[Array, "rows m d"] | None, Any]:
     m = keep.shape[1]
-    if one_chunk(keep.size):
-        k = jnp.arange(keep.size, dtype=jnp.int32)
-        vectors, terms = body(first + k // m, k % m, keep.ravel())
-        whole = None if vectors is None else vectors.reshape(*keep.shape, -1)
-        return whole, terms
     size = chunk_size(keep.size)
     capacity = -(-keep.size // size) * size
     flat, everywhere = keep.ravel(), jnp.arange(keep.size, dtype=jnp.int32)
