@@ -27,7 +27,7 @@ from mongefit.training.problem import Problem
 from mongefit.training.state import Info, State
 
 _FORMAT = "mongefit-checkpoint"
-_VERSION = 2
+_VERSION = 3
 _FILE, _LOCK = "checkpoint.safetensors", "lock"
 # Kinds of the columns of the history that are not real numbers.
 _KINDS = {"step": "i", "dual_iterations": "i", "inverse_iterations": "i", "applied": "b"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +17,7 @@ from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem, trainable
 
 # Of how many good steps. Potentials along a parabola were now and then too far off to start from.
-POTENTIALS_KEPT, INVERSES_KEPT = 2, 3
+POTENTIALS_KEPT, INVERSES_KEPT = 3, 4
 
 
 class WarmStart(eqx.Module):
@@ -44,13 +42,22 @@ class WarmStart(eqx.Module):
 
 
 def carried_on(kept: Float[Array, "k ..."]) -> Float[Array, ...]:
-    """Where solutions at equal steps go next, along the polynomial through as many as are known."""
-    last = kept[0]
-    for order in range(1, len(kept)):
-        terms = [(-1) ** k * math.comb(order + 1, k + 1) * kept[k] for k in range(order + 1)]
-        ahead = functools.reduce(jnp.add, terms)
-        last = jnp.where(jnp.isfinite(ahead), ahead, last)
-    return last
+    """Where solutions at equal steps go next.
+
+    Along the polynomial, of all degrees, that would have foretold the newest of them best: on a
+    smooth path a steep one, where it turns at every step none.
+    """
+    ahead = chosen = kept[0]
+    differences, least = kept, jnp.asarray(jnp.inf, kept.dtype)
+    for _ in range(len(kept) - 1):
+        # The sum of the newest differences of all orders up to k is where degree k leads, and the
+        # difference of order k + 1 is how far that was from the newest solution.
+        differences = differences[:-1] - differences[1:]
+        missed = jnp.sum(jnp.square(differences[0]))
+        chosen = jnp.where(missed < least, ahead, chosen)
+        least = jnp.fmin(missed, least)
+        ahead = ahead + differences[0]
+    return chosen
 
 
 def kept_with(new: Float[Array, ...], kept: Float[Array, "k ..."]) -> Float[Array, "k ..."]:
