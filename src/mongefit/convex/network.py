@@ -23,10 +23,19 @@ def _softplus_inverse(value: float) -> float:
     return float(np.log(np.expm1(value)))
 
 
+def _accelerated() -> bool:
+    return jax.default_backend() != "cpu"
+
+
 @jax.custom_jvp
 def _squareplus(t: Float[Array, "*N w"]) -> tuple[Float[Array, "*N w"], Float[Array, "*N w"]]:
     """½(t + √(t² + 4)) and its derivative. Roots are slow, and all derivatives share this one."""
-    root = jnp.sqrt(t * t + 4)
+    square = t * t + 4
+    if _accelerated():  # Divisions are as slow there.
+        inverse = jax.lax.rsqrt(square)
+        value = 0.5 * (t + square * inverse)
+        return value, value * inverse
+    root = jnp.sqrt(square)
     value = 0.5 * (t + root)
     return value, value / root
 
@@ -50,6 +59,8 @@ def _activate(
 def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Float[Array, "*N w"]:
     """The second derivative of the activation."""
     if activation == "squareplus":
+        if _accelerated():
+            return 2 * jax.lax.rsqrt(t * t + 4) ** 3
         # The root is that of the value, and a power of 1.5 would be a logarithm and an exponential.
         root = jnp.sqrt(t * t + 4)
         return 2 / (root * root * root)
@@ -58,10 +69,6 @@ def _activation_curvature(activation: Activation, t: Float[Array, "*N w"]) -> Fl
 
 
 FEW = 4  # columns up to which a product is thin
-
-
-def _accelerated() -> bool:
-    return jax.default_backend() != "cpu"
 
 
 @jax.custom_jvp
@@ -81,8 +88,10 @@ def _(primals, tangents):
         # Backwards it is a sum over many columns, which a CPU has faster by a plain product.
         changes.append(_thin_product(of_left, right) if _accelerated() else of_left @ right)
     if not isinstance(of_right, SymbolicZero):
-        # Backwards it is a sum over all rows, which is fast as a matrix product only.
-        changes.append(left @ of_right)
+        # Backwards it is a sum over all rows. That is fast as a matrix product only, unless there
+        # is next to nothing to multiply.
+        tiny = max(right.shape) <= FEW and _accelerated()
+        changes.append(_thin_product(left, of_right) if tiny else left @ of_right)
     return _thin_product(left, right), functools.reduce(jnp.add, changes)
 
 
