@@ -16,6 +16,7 @@ from mongefit.errors import TrainingError
 from mongefit.losses import Paired, Pairs
 from mongefit.penalties import CostSize
 from mongefit.training import Model, Problem, Schedule, train
+from mongefit.training.state import carried_on
 from tests.conftest import random_clouds
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -152,3 +153,25 @@ def test_new_flows_and_new_rates_compile_nothing_new():
         for key in jr.split(jr.key(0))
     ]
     assert compared(problem(10), costs[0]) == compared(problem(99, rate=0.2), costs[1])
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2])
+def test_solutions_go_on_along_a_polynomial(degree):
+    coefficients = jr.normal(jr.key(0), (degree + 1, 3, 2))
+
+    def at(t):
+        return sum(c * t**k for k, c in enumerate(coefficients))
+
+    kept = jnp.stack([at(t) for t in (0.0, -1.0, -2.0, -3.0)])
+    np.testing.assert_allclose(carried_on(kept), at(1.0), rtol=1e-12, atol=1e-12)
+
+
+def test_solutions_that_turn_at_every_step_stay_where_they_are():
+    kept = jnp.asarray([1.0, -1.1, 0.9, -1.0])[:, None]
+    np.testing.assert_array_equal(carried_on(kept), kept[0])
+
+
+@pytest.mark.parametrize(("known", "expected"), [(0, np.nan), (1, 1.0), (2, 1.0), (3, 1.5)])
+def test_solutions_go_on_as_far_as_they_are_known(known, expected):
+    kept = jnp.where(jnp.arange(4) < known, jnp.asarray([1.0, 0.5, 0.1, 0.0]), jnp.nan)
+    np.testing.assert_allclose(carried_on(kept[:, None]), [expected], rtol=1e-12)
