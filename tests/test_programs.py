@@ -22,7 +22,7 @@ def fit(dim=3):
 
 @pytest.fixture
 def spare_cores(monkeypatch):
-    monkeypatch.setattr(programs, "_cores", lambda: programs.CORES_TO_SPARE)
+    monkeypatch.setattr(programs, "usable_cores", lambda: programs.CORES_TO_SPARE)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ OF_THE_MAP = {"jit(transport)", "jit(_map_and_plan)", "jit(_hessians)"}
 
 @pytest.mark.parametrize("spare", [True, False])
 def test_the_map_is_compiled_while_training_where_there_are_cores(compiled, monkeypatch, spare):
-    monkeypatch.setattr(programs, "_cores", lambda: programs.CORES_TO_SPARE - (not spare))
+    monkeypatch.setattr(programs, "usable_cores", lambda: programs.CORES_TO_SPARE - (not spare))
     fit(dim=5 if spare else 6)  # shapes that no other test has
     here, there = compiled["MainThread"], compiled.get("mongefit-compile", set())
     assert "jit(_interval)" in here
@@ -54,7 +54,7 @@ def test_the_map_is_compiled_while_training_where_there_are_cores(compiled, monk
 def test_a_fit_is_the_same_with_and_without_cores_to_spare(monkeypatch):
     fits = []
     for cores in (1, programs.CORES_TO_SPARE):
-        monkeypatch.setattr(programs, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(programs, "usable_cores", lambda cores=cores: cores)
         fits.append(fit())
     np.testing.assert_array_equal(*(each.transform(np.eye(3)) for each in fits))
 

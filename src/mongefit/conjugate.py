@@ -92,7 +92,7 @@ def _written_out_solve(matrix, right):
     return jnp.stack(solution, axis=1)
 
 
-_SHORTEST = 1e-9  # a step of this length or less is none
+_SHORTEST = 1e-9  # this share of a Newton step, or less, is no step
 
 
 class NewtonInverse(InverseGradientSolver):

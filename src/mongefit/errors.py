@@ -35,7 +35,7 @@ class TrainingError(RuntimeError):
 
 
 class ConvergenceError(RuntimeError):
-    """A solve did not converge and ``strict`` was asked for."""
+    """A solve did not converge and ``strict`` was asked for, or nothing usable was found."""
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:

@@ -186,7 +186,8 @@ class EntropicEstimator(TransformerMixin, BaseEstimator):
         if np.any(lost):
             raise ConvergenceError(
                 f"The map is not finite at {lost.sum()} of {len(checked)} points (first: row "
-                f"{np.argmax(lost)}). They may lie too far from the data."
+                f"{np.argmax(lost)}). They may lie too far from the data, or the map itself is "
+                "broken: see diagnostics_."
             )
         broken = ~(result.round_trip <= round_trip_limit(self.map_.x.dtype))
         if np.any(broken):

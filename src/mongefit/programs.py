@@ -150,7 +150,7 @@ def _block_size(points: int, other: int) -> int:
 CORES_TO_SPARE = 4
 
 
-def _cores() -> int:
+def usable_cores() -> int:
     """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -165,7 +165,7 @@ def compiled_meanwhile(clouds: Clouds, cost: Cost) -> Iterator[None]:
     thread; when it fails or is interrupted, nothing waits but the end of Python, and that for one
     program at most.
     """
-    if _cores() < CORES_TO_SPARE:
+    if usable_cores() < CORES_TO_SPARE:
         yield
         return
     stopped = threading.Event()

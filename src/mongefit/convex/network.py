@@ -33,7 +33,8 @@ def _squareplus(t: Float[Array, "*N w"]) -> tuple[Float[Array, "*N w"], Float[Ar
     square = t * t + 4
     if _accelerated():  # Divisions are as slow there.
         inverse = jax.lax.rsqrt(square)
-        value = 0.5 * (t + square * inverse)
+        # Its rounding would make the value of a very negative t negative.
+        value = jnp.maximum(0.5 * (t + square * inverse), 0)
         return value, value * inverse
     root = jnp.sqrt(square)
     value = 0.5 * (t + root)
@@ -269,7 +270,7 @@ class ICNN(ProjectedConvexFunction):
         return _Layers(state, inputs, slopes)
 
     def _both_signs(self, z):
-        """z, symmetric followed by −z, and the weights with which the mean of n is their sum."""
+        """z, where symmetric with −z after it, and weights by which the mean of n is their sum."""
         hidden, out = self._positive_weights()
         return (jnp.concatenate([z, -z]), hidden, 0.5 * out) if self.symmetric else (z, hidden, out)
 

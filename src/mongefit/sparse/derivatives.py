@@ -138,6 +138,7 @@ def _of_points(of_z):
 
 
 def _all_derivatives(h, u, v, asked: Asked, of_C, of_gradient, dtype, points_move):
+    """Derivatives in h, u and v, over all pairs at once."""
     everything = Asked(np.arange(asked.n), np.arange(asked.m), asked.n, asked.m)
     to_gradient = None if of_gradient is None else asked.of_pairs(of_gradient).astype(dtype)
     z = everything.displacements(u, v)

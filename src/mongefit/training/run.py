@@ -322,7 +322,7 @@ def _explain_failure(infos: Info) -> str:
     where = f"Training stopped at step {infos.step[-1]}: the last steps could not be applied. "
     if not np.isfinite(infos.objective[-1]) or not np.isfinite(infos.gradient_norm[-1]):
         return where + "The loss or its gradient is not finite. Try a smaller learning_rate."
-    if infos.inverse_residual[-1] > infos.dual_error[-1]:
+    if not infos.inverse_residual[-1] <= infos.dual_error[-1]:
         return where + (
             f"The inverse gradient was not found (residual {infos.inverse_residual[-1]:.1e}). "
             "Try a larger alpha or a smaller learning_rate."

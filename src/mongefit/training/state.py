@@ -16,7 +16,8 @@ from mongefit.losses import MapLoss, Term
 from mongefit.training.batches import Batches
 from mongefit.training.problem import Model, Problem, trainable
 
-# Of how many good steps. Potentials along a parabola were now and then too far off to start from.
+# Of how many good steps solutions are kept. Potentials along a parabola were now and then too far
+# off to start from.
 POTENTIALS_KEPT, INVERSES_KEPT = 3, 4
 
 
@@ -44,8 +45,8 @@ class WarmStart(eqx.Module):
 def carried_on(kept: Float[Array, "k ..."]) -> Float[Array, ...]:
     """Where solutions at equal steps go next.
 
-    Along the polynomial, of all degrees, that would have foretold the newest of them best: on a
-    smooth path a steep one, where it turns at every step none.
+    Along the polynomial that would have foretold the newest of them best: one of high degree on a
+    smooth path, a constant where it turns at every step.
     """
     ahead = chosen = kept[0]
     differences, least = kept, jnp.asarray(jnp.inf, kept.dtype)
