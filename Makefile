@@ -54,7 +54,7 @@ test-min:
 	SCIPY_ARRAY_API=1 $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal  # for sklearn 1.6's checks
 
 bench: $(READY)
-	$(BIN)/python benchmarks/run.py --cores 1
+	$(BIN)/python benchmarks/run.py
 
 # The pictures of the guide, each written by the example of the same name.
 pictures: $(READY)

@@ -8,6 +8,7 @@ noisy; the table is printed and stored in benchmarks/results with the machine an
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -38,6 +39,7 @@ from mongefit._numerics import double_precision
 from mongefit.convex import ICNN
 from mongefit.costs import Cost, pairwise_value
 from mongefit.maps import Units
+from mongefit.programs import usable_cores
 
 REPEATS = 7
 Row = tuple[str, str, float, str]
@@ -57,9 +59,18 @@ def median_time(function, *arguments, repeats: int = REPEATS) -> float:
     return float(np.median(times))
 
 
-def _take_all_cores() -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+@contextlib.contextmanager
+def _all_cores() -> Iterator[None]:
+    """Begin processes on all cores, where this one is held to some."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    held = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, held)
 
 
 def compilation() -> Iterator[Row]:
@@ -74,14 +85,14 @@ def compilation() -> Iterator[Row]:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
         }
         for name in ("a first fit less a second, empty cache", "the same, from the cache"):
-            ran = subprocess.run(
-                [sys.executable, Path(__file__).with_name("first_fit.py")],
-                env={**os.environ, **settings},
-                check=True,
-                capture_output=True,
-                text=True,
-                preexec_fn=_take_all_cores,
-            )
+            with _all_cores():
+                ran = subprocess.run(
+                    [sys.executable, Path(__file__).with_name("first_fit.py")],
+                    env={**os.environ, **settings},
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                )
             yield name, "float64", float(ran.stdout.split()[-1]), "s"
 
 
@@ -306,7 +317,7 @@ def main() -> None:
         "rows": rows,
         "machine": {
             "processor": platform.processor() or platform.machine(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": usable_cores(),
             "device": str(jax.devices()[0]),
         },
         "versions": {n: importlib.metadata.version(n) for n in ("mongefit", "jax", "numpy")},
