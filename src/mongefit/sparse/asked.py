@@ -48,11 +48,10 @@ class Asked(eqx.Module):
 
     def displacements(self, u: Float[Array, "n d"], v: Float[Array, "m d"]) -> Float[Array, "k d"]:
         """u_i − v_j for every vector."""
-        dim = u.shape[1]
         if self.all_pairs:
-            return (u[:, None] - v).reshape(-1, dim)
+            return all_displacements(u, v)
         of_rows, of_columns = u[self.rows][:, None] - v, u - v[self.columns][:, None]
-        return jnp.concatenate([of_rows.reshape(-1, dim), of_columns.reshape(-1, dim)])
+        return jnp.concatenate([each.reshape(-1, u.shape[1]) for each in (of_rows, of_columns)])
 
     @staticmethod
     def _at(indices, k):
@@ -118,6 +117,11 @@ class Asked(eqx.Module):
             )
 
         return look
+
+
+def all_displacements(u: Float[Array, "n d"], v: Float[Array, "m d"]) -> Float[Array, "n*m d"]:
+    """u_i − v_j of all pairs, row by row."""
+    return (u[:, None] - v).reshape(-1, u.shape[1])
 
 
 def take(table: Array, indices: Int[Array | np.ndarray, " k"]) -> Array:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from mongefit._numerics import cast
 from mongefit.convex import ConvexFunction
 from mongefit.costs import pairwise_value
-from mongefit.sparse.asked import Asked, negligible
+from mongefit.sparse.asked import Asked, all_displacements, negligible
 from mongefit.sparse.sweeps import one_chunk, sweep
 
 LEFT_OUT = {"float64": 1e-11, "float32": 1e-8}
@@ -87,7 +86,7 @@ def _pairwise(latent: Latent, asked: Asked, dtype):
     h, u, v = latent
     if asked.all_pairs and one_chunk(asked.count) and dtype in (None, str(u.dtype)):
         # As ∇h and the derivatives will be, so that a compiler finds the same layers again.
-        C = h.value(asked.displacements(u, v)).reshape(len(u), len(v))
+        C = h.value(all_displacements(u, v)).reshape(len(u), len(v))
     else:
         C = pairwise_value(h, u, v)
     return C, jnp.zeros((asked.count, u.shape[1]), C.dtype)
@@ -139,10 +138,10 @@ def _of_points(of_z):
 
 def _all_derivatives(h, u, v, asked: Asked, of_C, of_gradient, dtype, points_move):
     """Derivatives in h, u and v, over all pairs at once."""
-    everything = Asked(np.arange(asked.n), np.arange(asked.m), asked.n, asked.m)
     to_gradient = None if of_gradient is None else asked.of_pairs(of_gradient).astype(dtype)
-    z = everything.displacements(u, v)
-    of_z, of_h = _pull(h, z, of_C.ravel().astype(dtype), to_gradient, points_move)
+    of_z, of_h = _pull(
+        h, all_displacements(u, v), of_C.ravel().astype(dtype), to_gradient, points_move
+    )
     of_u, of_v = _of_points(None if of_z is None else of_z.reshape(*of_C.shape, -1))
     return of_h, of_u, of_v
 

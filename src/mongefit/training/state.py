@@ -206,7 +206,7 @@ def initial_state(problem: Problem, model: Model, batches: Batches | None = None
     dtype = problem.x.dtype
     n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
     follows = batches is None
-    solves = model.cost.h.solves and batches is None
+    solves = model.cost.h.solves and follows
     gradient = jnp.full((n, m, dim), jnp.nan, dtype) if solves else None
     parameters = flatten(eqx.filter(model, trainable(model)))
     return State(
