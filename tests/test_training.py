@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,8 @@ from mongefit.errors import TrainingError
 from mongefit.losses import Paired, Pairs
 from mongefit.penalties import CostSize
 from mongefit.training import Model, Problem, Schedule, train
-from mongefit.training.state import carried_on
+from mongefit.training.run import _explain_failure
+from mongefit.training.state import Info, carried_on
 from tests.conftest import random_clouds
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -175,3 +178,12 @@ def test_solutions_that_turn_at_every_step_stay_where_they_are():
 def test_solutions_go_on_as_far_as_they_are_known(known, expected):
     kept = jnp.where(jnp.arange(4) < known, jnp.asarray([1.0, 0.5, 0.1, 0.0]), jnp.nan)
     np.testing.assert_allclose(carried_on(kept[:, None]), [expected], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("residual", "blamed"), [(np.nan, "inverse gradient"), (0.0, "dual solve")]
+)
+def test_the_solve_that_failed_is_blamed(residual, blamed):
+    last = {field.name: np.zeros(1) for field in fields(Info)}
+    infos = Info(**last | {"inverse_residual": np.array([residual]), "dual_error": np.ones(1)})
+    assert blamed in _explain_failure(infos)

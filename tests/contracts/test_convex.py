@@ -191,6 +191,16 @@ def test_more_axes_are_more_rows(name):
     np.testing.assert_allclose(h.gradient(z).reshape(-1, 2), h.gradient(rows), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_squareplus_and_its_slope_are_never_negative(accelerated, dtype, monkeypatch):
+    """Or h would not be convex."""
+    monkeypatch.setattr(network, "_accelerated", lambda: accelerated)
+    t = -jnp.logspace(0, 9, 2000, dtype=dtype)
+    for found in network._squareplus(t):
+        assert jnp.all(found >= 0)
+
+
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_another_number_of_features_is_an_error(accelerated, monkeypatch):
     monkeypatch.setattr(network, "_accelerated", lambda: accelerated)
