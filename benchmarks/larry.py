@@ -27,8 +27,8 @@ from mongefit.baselines import EuclideanMap, IdentityMap, NearestPair, PairedRid
 from mongefit.losses import Groups, Paired
 from mongefit.metrics import Table, evaluate
 from mongefit.model_selection import CrossValidation, default_candidates
-from mongefit.model_selection.folds import Known, Thinned
-from mongefit.model_selection.selecting import best_choice, held_out_path, stopped
+from mongefit.model_selection._folds import Known, Thinned
+from mongefit.model_selection._selecting import best_choice, held_out_path, stopped
 from mongefit.plotting import save_figure
 
 EPSILONS = (0.4, 0.2, 0.1, 0.05, 0.02)
@@ -222,7 +222,7 @@ def tabulate(known: Known, rows: list[dict], dim: int) -> None:
 
 def draw(known: Known, rows: list[dict], path: str) -> None:
     """RMSE against divergence, over epsilon."""
-    from mongefit.plotting.figures import BLACK, BLUE, GREY, VERMILLION, new_axes
+    from mongefit.plotting._figures import BLACK, BLUE, GREY, VERMILLION, new_axes
 
     def both(name: str) -> tuple[float, float]:
         of_map = [row["found"][name] for row in rows]

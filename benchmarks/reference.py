@@ -19,7 +19,7 @@ from ott.geometry import geometry
 from ott.problems.linear import linear_problem
 from ott.solvers.linear import implicit_differentiation, sinkhorn
 
-from mongefit.training import DEFAULT_OPTIMISER
+from mongefit._training import DEFAULT_OPTIMISER
 
 
 def network(h, z):

@@ -24,13 +24,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from mongefit._numerics import cast, double_precision
-from mongefit.convex import ICNN
-from mongefit.costs import Cost
+from mongefit._convex import ICNN
+from mongefit._costs import Cost
+from mongefit._numerics import cast
+from mongefit._runtime import double_precision
+from mongefit._training import Batches, Model, Problem, Schedule, initial_state, run_interval
+from mongefit._transport import Units
 from mongefit.losses import Paired, Pairs
-from mongefit.maps import Units
 from mongefit.penalties import CostSize
-from mongefit.training import Batches, Model, Problem, Schedule, initial_state, run_interval
 
 DIM, KNOWN, LAYERS, EPSILON = 10, 109, (64, 64, 64), 0.01
 

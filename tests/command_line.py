@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from mongefit.cli import cli
+from mongefit._cli import cli
 
 
 def run(*arguments, code=0):

@@ -99,6 +99,16 @@ def x64():
         yield
 
 
+@pytest.fixture
+def untrained(monkeypatch):
+    """Fits with small networks and no steps: what is tested is what surrounds training."""
+    from mongefit import _fitting
+
+    options = _fitting.FitOptions
+    small = {"hidden_layer_sizes": (4,), "max_iter": 0}
+    monkeypatch.setattr(_fitting, "FitOptions", lambda **given: options(**given | small))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs():
     """Free what a module compiled: thousands of programs use up a process's memory maps."""

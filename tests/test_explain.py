@@ -12,7 +12,8 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from mongefit import ICNN, AutoregressiveFlow, Mahalanobis, MongeMap, PowerNorm, explain
-from mongefit._numerics import double_precision
+from mongefit._runtime import double_precision
+from mongefit._training import learns
 from mongefit.baselines import PairedRidge
 from mongefit.errors import OptionError
 from mongefit.explain import explain_cost
@@ -33,9 +34,9 @@ def explained(cost, diffeo=None, *, scale=1.0, X=None, Y=None, **fit):
     """The explanation of a cost as it is given, and the model."""
     given_X, given_Y = clouds(scale)
     X, Y = given_X if X is None else X, given_Y if Y is None else Y
-    learns = diffeo is not None or (not isinstance(cost, str) and cost.learned)
+    trains = diffeo is not None or (not isinstance(cost, str) and learns(cost))
     model = MongeMap(cost, diffeo, epsilon=0.1, max_iter=0)
-    model.fit(X, Y, pairs=PAIRS if learns else None, **fit)
+    model.fit(X, Y, pairs=PAIRS if trains else None, **fit)
     return explain_cost(model), model
 
 

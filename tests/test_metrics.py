@@ -28,13 +28,12 @@ from mongefit import (
     MongeMap,
     PowerNorm,
     metrics,
-    validation,
 )
-from mongefit._numerics import double_precision
+from mongefit._duals import soft_minimum
+from mongefit._runtime import double_precision
+from mongefit._transport import Units
 from mongefit.baselines import IdentityMap, NearestPair, PairedRidge, TargetMean
-from mongefit.duals import soft_minimum
 from mongefit.errors import ConvergenceWarning, DataError, NotFittedError, OptionError
-from mongefit.maps import Units
 from mongefit.metrics import (
     evaluate,
     incorrect_mass,
@@ -229,7 +228,7 @@ def test_a_divergence_is_a_number_that_names_its_eps():
 
 
 def test_a_request_larger_than_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(validation, "available_memory", lambda: 2**20)
+    monkeypatch.setattr("mongefit._runtime.memory.available_memory", lambda: 2**20)
     x = np.random.default_rng(0).normal(size=(200, 2))
     with pytest.raises(DataError, match=r"200 and 200 points need .* GiB; 0.000977 GiB are free"):
         sinkhorn_divergence(x, x[:3])
@@ -622,6 +621,6 @@ def test_the_switch_of_the_process_is_left_alone(euclidean):
 def test_what_the_docstrings_show():
     import doctest
 
-    for module in (metrics.divergence, metrics.evaluation):
+    for module in (metrics._divergence, metrics._evaluation):
         found = doctest.testmod(module)
         assert found.attempted > 0 and found.failed == 0

@@ -16,8 +16,8 @@ from ott.problems.linear import potentials
 from ott.solvers import linear
 
 from mongefit import Cost, build_map
-from mongefit.convex import ICNN
-from mongefit.diffeos import AutoregressiveFlow
+from mongefit._convex import ICNN
+from mongefit._flows import AutoregressiveFlow
 from mongefit.ott import ConvexCost
 from tests.conftest import random_clouds
 from tests.contracts.families import shaken

@@ -1,5 +1,5 @@
 """``python -m mongefit``."""
 
-from mongefit.cli import main
+from mongefit._cli import main
 
 main()

@@ -29,13 +29,13 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from mongefit._numerics import double_precision
-from mongefit.costs import Cost
+from mongefit._costs import Cost
+from mongefit._estimators.queries import EntropicQueries
+from mongefit._fitting import transport_points
+from mongefit._runtime import double_precision
+from mongefit._validation import check_points
 from mongefit.errors import OptionError
-from mongefit.fitted import EntropicEstimator
 from mongefit.metrics import Table
-from mongefit.programs import transported
-from mongefit.validation import check_points
 
 _BLOCK = 256
 
@@ -127,7 +127,7 @@ class CostExplanation:
         return ", ".join(f"{parts[j]:+.2f} {self.features[j]}" for j in largest)
 
 
-def explain_cost(model: EntropicEstimator, X: ArrayLike | None = None) -> CostExplanation:
+def explain_cost(model: EntropicQueries, X: ArrayLike | None = None) -> CostExplanation:
     """Say what the cost of a fitted map has learned, at the displacements of its points.
 
     Parameters
@@ -148,7 +148,7 @@ def explain_cost(model: EntropicEstimator, X: ArrayLike | None = None) -> CostEx
     h is fixed only up to a linear term, which changes no map; the asymmetry is that of the h with
     ∇h(0) = 0.
     """
-    if not isinstance(model, EntropicEstimator):
+    if not isinstance(model, EntropicQueries):
         raise OptionError(
             f"explain_cost needs a fitted map with a cost h(Φμ(x) − Φν(y)), such as a MongeMap, "
             f"got {type(model).__name__}."
@@ -186,7 +186,7 @@ def explain_cost(model: EntropicEstimator, X: ArrayLike | None = None) -> CostEx
 
 
 def _mapped_points(
-    model: EntropicEstimator, X: ArrayLike | None
+    model: EntropicQueries, X: ArrayLike | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Points, where they go, and their weights."""
     if X is not None:
@@ -194,7 +194,7 @@ def _mapped_points(
         return points, mapped, np.full(len(points), 1 / len(points))
     fitted = model.map_
     points = np.asarray(fitted.units.out_of(fitted.x), np.float64)
-    mapped = np.asarray(transported(fitted, points, reverse=False).points, np.float64)
+    mapped = np.asarray(transport_points(fitted, points, reverse=False).points, np.float64)
     return points, mapped, np.asarray(fitted.a, np.float64)
 
 
@@ -281,7 +281,7 @@ def _rounded(asymmetry: Any) -> float:
     return 0.0 if abs(asymmetry) < 1e-6 else float(asymmetry)
 
 
-def _feature_names(model: EntropicEstimator) -> tuple[str, ...]:
+def _feature_names(model: EntropicQueries) -> tuple[str, ...]:
     named = getattr(model, "feature_names_in_", None)
     if named is not None:
         return tuple(map(str, named))

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from ott.geometry import costs
 
-from mongefit.conjugate import InverseGradientSolver, inverse_gradient
-from mongefit.convex import ConvexFunction
+from mongefit._convex import ConvexFunction
+from mongefit._inverse import InverseGradientSolver, inverse_gradient
 
 
 @jax.tree_util.register_pytree_node_class

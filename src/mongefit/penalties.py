@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from mongefit.diffeos import Diffeo
-from mongefit.losses.base import CostTerm
+from mongefit._flows import Diffeo
+from mongefit.losses._base import Reach, Term
 
 
-class CostSize(CostTerm):
+class CostSize(Term):
     """LogSumExp_ij(|C_ij|)²: keeps h from growing.
 
     With eps relative to a mean that is held constant, growing h looks like lowering eps. Beyond 32
@@ -22,7 +22,7 @@ class CostSize(CostTerm):
     derivative need not visit every pair.
     """
 
-    requires: ClassVar[str | None] = None
+    reach: ClassVar[Reach] = "nothing"
 
     def __call__(self, context):
         C = context.C
@@ -31,13 +31,13 @@ class CostSize(CostTerm):
         return (logsumexp(jnp.abs(some)) + math.log(C.size / some.size)) ** 2
 
 
-class FlowSimilarity(CostTerm):
+class FlowSimilarity(Term):
     """½ Σ_i a_i ‖Φμ(x_i) − Φν(x_i)‖² + ½ Σ_j b_j ‖Φμ(y_j) − Φν(y_j)‖²: pulls two flows together.
 
     With equal flows and a symmetric h the cost is symmetric.
     """
 
-    requires: ClassVar[str | None] = None
+    reach: ClassVar[Reach] = "nothing"
 
     def __call__(self, context):
         cost = context.cost
@@ -48,13 +48,13 @@ class FlowSimilarity(CostTerm):
         return 0.5 * (context.a @ gap(context.x) + context.b @ gap(context.y))
 
 
-class DirichletEnergy(CostTerm):
+class DirichletEnergy(Term):
     """½ Σ_i a_i ‖JΦμ(x_i)‖_F² + ½ Σ_j b_j ‖JΦν(y_j)‖_F²: keeps flows from stretching.
 
     A side without a flow adds the constant of the identity, d/2.
     """
 
-    requires: ClassVar[str | None] = None
+    reach: ClassVar[Reach] = "nothing"
 
     def __call__(self, context):
         source = _energy(context.cost.phi_mu, context.x)
@@ -62,10 +62,10 @@ class DirichletEnergy(CostTerm):
         return 0.5 * (context.a @ source + context.b @ target)
 
 
-class LogDet(CostTerm):
+class LogDet(Term):
     """Σ_i a_i (log|det JΦμ(x_i)|)² + Σ_j b_j (log|det JΦν(y_j)|)²: keeps flows near volume 1."""
 
-    requires: ClassVar[str | None] = None
+    reach: ClassVar[Reach] = "nothing"
 
     def __call__(self, context):
         cost, total = context.cost, jnp.zeros((), context.x.dtype)

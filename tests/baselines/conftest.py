@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from mongefit import SinkhornDual
-from mongefit.duals import solve
+from mongefit._duals import solve
 
 
 @pytest.fixture(scope="module")

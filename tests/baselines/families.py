@@ -15,7 +15,7 @@ from mongefit.baselines import (
     PairedRidge,
     TargetMean,
 )
-from mongefit.baselines.linear_costs import QuadraticCost
+from mongefit.baselines._linear_costs import QuadraticCost
 from tests.conftest import random_clouds
 
 N, M, D = 16, 12, 2

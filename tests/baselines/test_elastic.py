@@ -9,8 +9,8 @@ import ot
 import pytest
 
 from mongefit import Cost, Mahalanobis, SinkhornDual
-from mongefit.baselines.elastic import ElasticCost, OffSubspace
-from mongefit.duals import plan, solve_dual
+from mongefit._duals import DualProblem, solve_dual
+from mongefit.baselines._elastic import ElasticCost, OffSubspace
 from mongefit.losses import Context
 from tests.baselines.families import BASELINES, M, X
 
@@ -60,8 +60,9 @@ def test_value_and_derivative_of_the_loss(x64):
     def loss(basis):
         cost = Cost(ElasticCost(basis, GAMMA))
         C = cost.matrix(x, y)
-        dual = solve_dual(C, a, b, eps, solver=SinkhornDual(tol=1e-13))
-        P = plan(C, a, b, eps, dual.f, dual.g)
+        problem = DualProblem(C, a, b, eps=eps)
+        dual = solve_dual(problem, solver=SinkhornDual(tol=1e-13))
+        P = problem.plan(dual.f, dual.g)
         return OffSubspace()(Context(cost, x, y, a, b, C, P, None, None, x, y))
 
     along = jax.jit(jax.value_and_grad(lambda t: loss(start + t * step)))

@@ -56,5 +56,5 @@ def test_a_cost_that_another_estimator_learned_gives_its_map():
 @pytest.mark.parametrize("cost", ["icnn", "conjugate_icnn"])
 def test_a_cost_that_is_not_there_yet_is_refused(cost):
     """Before this was asked for, the map was that of a network as it was drawn."""
-    with pytest.raises(OptionError, match="belongs to MongeMap or CouplingFit"):
+    with pytest.raises(OptionError, match="belong to MongeMap or CouplingFit"):
         EuclideanMap(cost).fit(X, Y)

@@ -9,9 +9,10 @@ import pytest
 from scipy.special import xlogy
 
 from mongefit import Mahalanobis, PowerNorm
-from mongefit.baselines import InverseOT, inverse_ot
-from mongefit.baselines.inverse_ot import Observed
-from mongefit.baselines.linear_costs import POWERS, PowersCost, QuadraticCost
+from mongefit.baselines import InverseOT
+from mongefit.baselines import _inverse_ot as inverse_ot
+from mongefit.baselines._inverse_ot import Observed
+from mongefit.baselines._linear_costs import POWERS, PowersCost, QuadraticCost
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, OptionError
 from tests.baselines.families import EPSILON, KNOWN, PAIRS, M, X, Y
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import equinox as eqx
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,8 @@ import ot
 import pytest
 from scipy.special import xlogy
 
-from mongefit.baselines import MongeGapMap, monge_gap
+from mongefit.baselines import MongeGapMap
+from mongefit.baselines import _monge_gap as monge_gap
 from mongefit.errors import ConvergenceWarning, DataError, TrainingError
 from tests.baselines.families import BASELINES, EPSILON, GROUPS, KNOWN, PAIRS, A, B, M, N, X, Y, Z
 
@@ -147,12 +149,14 @@ def test_nothing_known_is_refused():
 class Recorder:
     """A progress bar that remembers what it was shown."""
 
+    bars: ClassVar[list] = []
+
     def __init__(self, total, *, enabled):
         self.total, self.enabled, self.shown = total, enabled, []
-        Recorder.last = self
+        Recorder.bars.append(self)
 
-    def update(self, infos):
-        self.shown.append((int(infos.step[-1]) + 1, float(infos.loss[-1]), infos.epsilon[-1]))
+    def report(self, infos):
+        self.shown.append((int(infos.step[-1]), float(infos.loss[-1]), infos.epsilon[-1]))
 
     def __enter__(self):
         return self
@@ -162,60 +166,34 @@ class Recorder:
 
 
 @pytest.mark.parametrize("verbose", [0, 1])
-def test_the_bar_goes_through_both_networks(verbose, monkeypatch):
+def test_each_network_has_a_bar(verbose, monkeypatch):
     monkeypatch.setattr(monge_gap, "TrainingBar", Recorder)
+    Recorder.bars.clear()
     model = BASELINES["Monge gap"]().set_params(max_iter=12, verbose=verbose).fit(X, Y, **KNOWN)
-    bar = Recorder.last
-    assert bar.enabled == bool(verbose) and bar.total == 24
-    assert [done for done, _, _ in bar.shown] == [10, 12, 22, 24]
-    assert bar.shown[1][1] == model.history_["cost_loss"][-1]
-    assert bar.shown[3] == (24, model.history_["map_loss"][-1], EPSILON)
+    for bar, name in zip(Recorder.bars, ("cost_loss", "map_loss"), strict=True):
+        assert bar.enabled == bool(verbose) and bar.total == 12
+        assert [step for step, _, _ in bar.shown] == [9, 12]
+        assert bar.shown[1] == (12, model.history_[name][-1], EPSILON)
 
 
-class Outcome(eqx.Module):
-    converged: jax.Array
-    g: jax.Array
+def test_training_that_cannot_go_on_names_the_network(monkeypatch):
+    def fail(*arguments, **options):
+        raise TrainingError("Training stopped at step 9.")
 
-
-def downhill(position, limit, epsilon, g):
-    """A slope without end that can be solved up to a limit only."""
-    return -jnp.sum(position), Outcome(jnp.all(position < limit), g + epsilon)
-
-
-def descend(limit, max_iter, start=0.0, rate=0.1):
-    with jax.enable_x64(True):
-        found, history = monge_gap._descend(
-            "slope", downhill, jnp.full(2, start), (jnp.asarray(limit),),
-            g=jnp.zeros(1), epsilon=0.5, rate=rate, max_iter=max_iter, on_interval=lambda _: None,
-        )  # fmt: skip
-        return np.asarray(found), history
-
-
-def test_steps_that_fail_go_half_the_way_back():
-    found, history = descend(limit=0.95, max_iter=19)
-    applied = history["slope_applied"]
-    assert not np.all(applied) and len(applied) == 20
-    # What comes back could be solved, and lies close to the limit.
-    assert np.all(found < 0.95) and np.all(found > 0.9)
-    free, history = descend(limit=np.inf, max_iter=19)
-    assert np.all(history["slope_applied"])
-    np.testing.assert_allclose(free, 1.9, rtol=1e-6)
-
-
-def test_training_that_cannot_go_on_says_so():
-    with pytest.raises(TrainingError, match=r"slope stopped at step 9.*epsilon 0.5.*larger"):
-        descend(limit=-1.0, max_iter=50)
+    monkeypatch.setattr(monge_gap, "train", fail)
+    with pytest.raises(TrainingError, match="The cost: Training stopped at step 9"):
+        BASELINES["Monge gap"]().fit(X, Y, **KNOWN)
 
 
 def test_skipped_steps_are_counted_and_warned_of(monkeypatch):
-    run = monge_gap._descend
+    train = monge_gap.train
 
-    def with_failures(name, *arguments, **options):
-        learned, history = run(name, *arguments, **options)
-        history[f"{name}_applied"][2] = False
-        return learned, history
+    def with_failures(*arguments, **options):
+        (run,) = train(*arguments, **options)
+        run.history["applied"][2] = False
+        return [run]
 
-    monkeypatch.setattr(monge_gap, "_descend", with_failures)
+    monkeypatch.setattr(monge_gap, "train", with_failures)
     with pytest.warns(ConvergenceWarning, match="2 training steps could not be solved") as caught:
         model = BASELINES["Monge gap"]().fit(X, Y, **KNOWN)
     assert {warning.filename for warning in caught} == {__file__}

@@ -16,15 +16,14 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mongefit import validation
 from mongefit.baselines import (
     Baseline,
     IdentityMap,
     NearestPair,
     PairedRidge,
     TargetMean,
-    trivial,
 )
+from mongefit.baselines import _trivial as trivial
 from mongefit.errors import ConvergenceWarning, DataError, NotFittedError, OptionError
 from tests.conftest import random_clouds
 
@@ -160,7 +159,7 @@ def test_an_epsilon_too_small_gives_the_smallest_that_converges():
 
 def test_a_matrix_larger_than_memory_is_refused(monkeypatch):
     found = fit(IdentityMap)
-    monkeypatch.setattr(validation, "available_memory", lambda: 2**20)
+    monkeypatch.setattr("mongefit._runtime.memory.available_memory", lambda: 2**20)
     points = np.zeros((1000, D))
     with pytest.raises(DataError, match=r"1000 and 1000 points need .* GiB"):
         found.cost_matrix(points, points)

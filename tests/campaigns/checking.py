@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
+from mongefit._convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
 
 ROUNDING = np.finfo(float).eps
 

@@ -37,10 +37,10 @@ def hold(module, name, *, before):
 
 
 def main():
-    import mongefit.cli
-    import mongefit.training.checkpoints as checkpoints
-    import mongefit.training.run as run
-    from mongefit.files import atomic_file
+    import mongefit._cli
+    import mongefit._training.checkpoints as checkpoints
+    import mongefit._training.run as run
+    from mongefit._io import atomic_file
 
     checkpoints.Checkpoint.__init__.__defaults__ = (0.0, False)
     log = open(os.path.join(folder, "log"), "a", buffering=1)  # noqa: SIM115
@@ -61,9 +61,9 @@ def main():
         nonlocal saves
         saves += 1
         if saves == int(number) and pause == "half":
-            import mongefit.files.tensors
+            import mongefit._io.tensors
 
-            mongefit.files.tensors.atomic_write = in_halves
+            mongefit._io.tensors.atomic_write = in_halves
         elif saves == int(number) and pause != "-":
             name, _, when = pause.partition(" ")
             hold(os, name, before=when == "before")
@@ -72,7 +72,7 @@ def main():
     run._report, checkpoints.write_tensors = logged, counted
     sys.argv[1:] = arguments
     log.write("0\n")  # from here on the program answers signals
-    mongefit.cli.main()
+    mongefit._cli.main()
 
 
 main()

@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 
 from mongefit import ICNN, Mahalanobis, MongeMap, PowerNorm
-from mongefit._numerics import double_precision
+from mongefit._runtime import double_precision
 from mongefit.errors import ConvergenceWarning
 from tests.campaigns.checking import inverse_residual, marginal_error
 from tests.contracts.families import shaken

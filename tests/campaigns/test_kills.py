@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 
 import mongefit
+from mongefit._io import write_points
+from mongefit._io.tensors import read_tensors
+from mongefit._training import Checkpoint
+from mongefit._training.checkpoints import Keeper
 from mongefit.datasets import t_shape
-from mongefit.files import write_points
-from mongefit.files.tensors import read_tensors
-from mongefit.training import Checkpoint
-from mongefit.training.checkpoints import Keeper
 
 N, INTERVAL = 16, 10
 PAUSES = ("half", "fsync before", "fsync after", "replace before", "replace after")
@@ -237,7 +237,7 @@ def failing(code, step):
                     return opened(name, mode, **options)
                 return fail(code) if step == "open" else FailingFile(name, mode, code, step)
 
-            patch.setattr("mongefit.files.atomic.open", open_failing, raising=False)
+            patch.setattr("mongefit._io.atomic.open", open_failing, raising=False)
         yield
 
 

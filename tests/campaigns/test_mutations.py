@@ -22,8 +22,8 @@ import safetensors
 import safetensors.numpy
 
 from mongefit import AutoregressiveFlow, Mahalanobis, MongeMap, PowerNorm, load
+from mongefit._io.tensors import _checksum
 from mongefit.errors import ConvergenceError, DataError, ModelFileError
-from mongefit.files.tensors import _checksum
 from mongefit.losses import Directional, LowRank, Paired
 from mongefit.penalties import CostSize
 

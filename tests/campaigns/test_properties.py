@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mongefit import MongeMap
-from mongefit.conjugate import ConjugateICNN, NewtonInverse, inverse_gradient
-from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
-from mongefit.costs import Cost
-from mongefit.diffeos import AutoregressiveFlow
-from mongefit.duals import divergence, plan
-from mongefit.maps import build_map
+from mongefit._convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
+from mongefit._costs import Cost
+from mongefit._duals import DualProblem, divergence
+from mongefit._flows import AutoregressiveFlow
+from mongefit._inverse import ConjugateICNN, NewtonInverse, inverse_gradient
+from mongefit._transport import build_map
 from tests.campaigns.problems import DIM, DIMS, SHAPES, problems, profile
 from tests.contracts.families import shaken
 
@@ -56,7 +56,14 @@ def solved(h, x, y, a, b, epsilon):
     made, dual = build_map(Cost(h), x, y, epsilon=epsilon, a=a, b=b)
     C = made.cost.matrix(x, y)
     forward, reverse = made.transport(x), made.transport(y, reverse=True)
-    return C, made.eps, dual, plan(C, a, b, made.eps, dual.f, dual.g), forward, reverse
+    return (
+        C,
+        made.eps,
+        dual,
+        DualProblem(C, a, b, eps=made.eps).plan(dual.f, dual.g),
+        forward,
+        reverse,
+    )
 
 
 def solve(h, problem, **changed):
@@ -312,7 +319,7 @@ def diverged(x, y, a, b, eps):
         return 0.5 * jnp.sum((x[:, None] - y[None]) ** 2, axis=-1)
 
     def between(x, y, a, b):
-        found = divergence(matrix(x, y), matrix(x, x), matrix(y, y), a, b, eps)
+        found = divergence(DualProblem(matrix(x, y), a, b, eps=eps), matrix(x, x), matrix(y, y))
         return found.value, found.converged
 
     return between(x, y, a, b), between(y, x, b, a), between(x, x, a, a)

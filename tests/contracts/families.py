@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from mongefit.baselines.elastic import ElasticCost
-from mongefit.baselines.linear_costs import FeatureCost, PowersCost, QuadraticCost
-from mongefit.conjugate import ConjugateICNN
-from mongefit.convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
-from mongefit.diffeos import AutoregressiveFlow
+from mongefit._convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
+from mongefit._flows import AutoregressiveFlow
+from mongefit._inverse import ConjugateICNN
+from mongefit.baselines._elastic import ElasticCost
+from mongefit.baselines._linear_costs import FeatureCost, PowersCost, QuadraticCost
 from mongefit.losses import CorrectMass, Directional, Groups, LowRank, Paired, TargetFit, WrongMass
 from mongefit.penalties import CostSize, DirichletEnergy, FlowSimilarity, LogDet
 

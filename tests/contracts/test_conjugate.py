@@ -11,8 +11,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit.conjugate import ConjugateICNN, NewtonInverse
-from mongefit.convex import ICNN
+from mongefit._convex import ICNN
+from mongefit._inverse import ConjugateICNN, NewtonInverse
 from tests.contracts.families import CONVEX, as_float32, shaken
 
 DIM = 3

@@ -11,9 +11,9 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit.conjugate import LBFGSInverse, inverse_gradient
-from mongefit.convex import network
-from mongefit.costs import pairwise_value
+from mongefit._convex import network
+from mongefit._costs import pairwise_value
+from mongefit._inverse import LBFGSInverse, inverse_gradient
 from tests.contracts.families import CONVEX, as_float32
 
 family = pytest.mark.parametrize("name", CONVEX.keys())
@@ -174,7 +174,7 @@ def test_thin_products_are_plain_products(name, dim, dtype, monkeypatch):
     monkeypatch.setattr(network, "FEW", few)
     tol = 1e-11 if dtype == "float64" else 2e-4
     for accelerated in (False, True):
-        monkeypatch.setattr(network, "_accelerated", lambda accelerated=accelerated: accelerated)
+        monkeypatch.setattr(network, "on_cpu", lambda accelerated=accelerated: not accelerated)
         # Another function: what was traced before would be found again.
         thin = eqx.filter_jit(lambda h, z: measure(h, z))(h, z)
         for one, other in zip(*map(jax.tree.leaves, (plain, thin)), strict=True):
@@ -195,7 +195,7 @@ def test_more_axes_are_more_rows(name):
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_squareplus_and_its_slope_are_never_negative(accelerated, dtype, monkeypatch):
     """Or h would not be convex."""
-    monkeypatch.setattr(network, "_accelerated", lambda: accelerated)
+    monkeypatch.setattr(network, "on_cpu", lambda: not accelerated)
     t = -jnp.logspace(0, 9, 2000, dtype=dtype)
     for found in network._squareplus(t):
         assert jnp.all(found >= 0)
@@ -203,7 +203,7 @@ def test_squareplus_and_its_slope_are_never_negative(accelerated, dtype, monkeyp
 
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_another_number_of_features_is_an_error(accelerated, monkeypatch):
-    monkeypatch.setattr(network, "_accelerated", lambda: accelerated)
+    monkeypatch.setattr(network, "on_cpu", lambda: not accelerated)
     h = CONVEX["ICNN symmetric"](2)
     for evaluate in (h.value, h.gradient):
         with pytest.raises(TypeError):

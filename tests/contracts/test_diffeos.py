@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit.diffeos import AutoregressiveFlow
+from mongefit._flows import AutoregressiveFlow
 from tests.contracts.families import DIFFEOS, as_float32, shaken
 
 family = pytest.mark.parametrize("name", DIFFEOS.keys())

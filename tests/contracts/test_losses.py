@@ -12,9 +12,9 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit.convex import ICNN
-from mongefit.costs import Cost
-from mongefit.diffeos import AutoregressiveFlow
+from mongefit._convex import ICNN
+from mongefit._costs import Cost
+from mongefit._flows import AutoregressiveFlow
 from mongefit.errors import OptionError
 from mongefit.losses import (
     Context,

@@ -12,7 +12,7 @@ from mongefit.errors import DataError
 from tests import command_line
 from tests.experiments.test_running import Halves
 
-reproducing = importlib.import_module("mongefit.cli.reproduce")
+reproducing = importlib.import_module("mongefit._cli.reproduce")
 
 
 def run(*arguments, code=0):

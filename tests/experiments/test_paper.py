@@ -8,10 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from mongefit.baselines import CouplingFit
-from mongefit.datasets import LiveSeq, limited_pairs
-from mongefit.estimator import MongeMap
-from mongefit.experiments import (
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._experiments import (
     DisplacementsExperiment,
     InverseOTExperiment,
     LimitedPairsExperiment,
@@ -20,7 +18,9 @@ from mongefit.experiments import (
     Result,
     reproduce,
 )
-from mongefit.experiments.settings import Settings, paper
+from mongefit._experiments.settings import Settings, paper
+from mongefit.baselines import CouplingFit
+from mongefit.datasets import LiveSeq, limited_pairs
 from mongefit.losses import CorrectMass, Paired
 
 

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from mongefit._estimators.many import Fit
+from mongefit._experiments import Experiment, Goal, Outcome, Run, reproduce
+from mongefit._experiments.base import group, summarise
 from mongefit.baselines import IdentityMap
 from mongefit.errors import DataError
-from mongefit.experiments import Experiment, Goal, Outcome, Run, reproduce
-from mongefit.experiments.base import group, summarise
-from mongefit.together import Fit
 
 
 class Halves(Experiment):

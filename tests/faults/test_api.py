@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from mongefit import Mahalanobis, MongeMap, validation
-from mongefit.errors import DataError, NotFittedError, OptionError
-from mongefit.losses import LowRank
-from mongefit.validation import (
+from mongefit import Mahalanobis, MongeMap
+from mongefit._validation import (
     check_layers,
     check_pairs,
     check_points,
@@ -23,6 +21,8 @@ from mongefit.validation import (
     check_seed,
     check_weights,
 )
+from mongefit.errors import DataError, NotFittedError, OptionError
+from mongefit.losses import LowRank
 
 N, M, D = 24, 20, 2
 RNG = np.random.default_rng(0)
@@ -89,9 +89,9 @@ def test_clouds_of_different_dimension():
 
 def test_a_sparse_matrix_too_large_for_memory_is_refused_before_it_is_densified(monkeypatch):
     huge = scipy.sparse.csr_array((2**20, 2**20))
-    monkeypatch.setattr(validation, "available_memory", lambda: 2**30)
+    monkeypatch.setattr("mongefit._runtime.memory.available_memory", lambda: 2**30)
     message = refusal(DataError, source=huge)
-    assert "needs 8.19e+03 GiB as a dense array; 1 GiB are free. Reduce it first" in message
+    assert "making it dense needs about 1.64e+04 GiB; 1 GiB are free. Reduce it first" in message
 
 
 BAD_WEIGHTS = {
@@ -270,7 +270,7 @@ def test_a_rank_that_says_nothing():
 
 @pytest.mark.parametrize("options", [{"cost": "sqeuclidean"}, {"max_iter": 1}])
 def test_a_request_larger_than_memory(options, monkeypatch):
-    monkeypatch.setattr(validation, "available_memory", lambda: 2**10)
+    monkeypatch.setattr("mongefit._runtime.memory.available_memory", lambda: 2**10)
     pairs = None if "cost" in options else PAIRS
     message = refusal(DataError, options=options, pairs=pairs)
     assert "between 24 and 20 points needs about" in message and "GiB are free" in message

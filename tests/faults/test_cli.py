@@ -19,8 +19,8 @@ import safetensors.numpy
 
 import mongefit
 from mongefit import MongeMap
+from mongefit._io.tensors import _checksum
 from mongefit.datasets import t_shape
-from mongefit.files.tensors import _checksum
 from tests.command_line import run
 
 N = 8
@@ -315,7 +315,7 @@ def test_a_checkpoint_of_other_data_or_options(folder):
 
 
 def test_a_request_larger_than_memory(folder, monkeypatch):
-    monkeypatch.setattr("mongefit.validation.available_memory", lambda: 2**10)
+    monkeypatch.setattr("mongefit._runtime.memory.available_memory", lambda: 2**10)
     before = contents(folder)
     said = run(*f"fit x.npy y.npy -o m {FIXED}".split(), code=3).stderr
     assert "GiB; 9.54e-07 GiB are free. Take a random part of the points." in said

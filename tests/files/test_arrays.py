@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from mongefit.files import read_points
+from mongefit._io import read_points
 from tests.files.samples import TABLE, message, npy_bytes, npy_header, npz, write
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from mongefit.files import atomic_write, check_writable
+from mongefit._io import atomic_write, check_writable
 from tests.files.samples import message, write
 
 

@@ -7,8 +7,8 @@ import errno
 import numpy as np
 import pytest
 
+from mongefit._io import MAX_BYTES, read_pairs, read_points, write_points
 from mongefit.errors import DataError
-from mongefit.files import MAX_BYTES, read_pairs, read_points, write_points
 from tests.files.samples import TABLE, message, npy_bytes, write
 
 

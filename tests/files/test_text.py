@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mongefit.files import read_points
+from mongefit._io import read_points
 from tests.files.samples import TABLE, message, npy_bytes, write
 
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from mongefit.files import read_pairs, read_points, write_points
+from mongefit._io import read_pairs, read_points, write_points
 from tests.files.samples import TABLE, message, write
 
 

@@ -12,11 +12,22 @@ import numpy as np
 import optax
 import pytest
 
-from mongefit.conjugate import ConjugateICNN, NewtonInverse
-from mongefit.convex import ICNN, SquaredEuclidean
-from mongefit.costs import Cost
-from mongefit.diffeos import AutoregressiveFlow
-from mongefit.duals import DualSolver, NewtonDual, SinkhornDual
+from mongefit._convex import ICNN, SquaredEuclidean
+from mongefit._costs import Cost
+from mongefit._duals import DualSolver, NewtonDual, SinkhornDual
+from mongefit._fitting.options import DIFFERENTIATIONS
+from mongefit._flows import AutoregressiveFlow
+from mongefit._inverse import ConjugateICNN, NewtonInverse
+from mongefit._training import (
+    CostProblem,
+    Model,
+    Recipe,
+    initial_state,
+    objective,
+    run_interval,
+    trainable,
+)
+from mongefit._transport import build_map
 from mongefit.losses import (
     CorrectMass,
     Directional,
@@ -29,23 +40,14 @@ from mongefit.losses import (
     TargetFit,
     WrongMass,
 )
-from mongefit.maps import build_map
 from mongefit.penalties import CostSize
-from mongefit.training import (
-    Model,
-    Problem,
-    Schedule,
-    initial_state,
-    objective,
-    run_interval,
-    trainable,
-)
 from tests.conftest import random_clouds
 from tests.contracts.families import shaken
 
 EPSILON = 0.1
-# One object: another one would be compiled for anew.
-PLAIN = optax.identity()
+# With rate 1 a step is minus the gradient that training uses. The rate is part of the state, and
+# another one is not compiled for.
+DESCENT = optax.inject_hyperparams(optax.sgd)(learning_rate=1.0)
 
 
 def build_cost(flows, *, family="h", symmetric=True, seed=0):
@@ -62,17 +64,19 @@ def build_cost(flows, *, family="h", symmetric=True, seed=0):
 def build_problem(*, uniform, k, terms, seed=0, **options):
     x, y, a, b = map(jnp.asarray, random_clouds(12, 12, uniform=uniform, seed=seed))
     members = [np.arange(0, 5), np.arange(6, 9)], [np.arange(2, 8), np.arange(8, 12)]
-    return Problem(
-        x, y, a, b,
-        pairs=Pairs.of(np.stack([np.arange(k), np.arange(k)[::-1]], axis=1), 1.0 + jnp.arange(k)),
-        subsets=Subsets(Subset.of(members[0], a), Subset.of(members[1], b)),
+    recipe = Recipe(
+        [term.name for term in terms],
         weight=[1.0] * (len(terms) - 1) + [1e-3],
         n_losses=len(terms) - 1,
-        epsilon=Schedule(EPSILON, EPSILON),
-        learning_rate=Schedule(0.01, 0.01),
-        diffeo_learning_rate=Schedule(0.01, 0.01),
+        epsilon=(EPSILON, EPSILON),
+        learning_rate=(1.0, 1.0),
         max_iter=9,
-        optimiser=PLAIN,
+        optimizer=DESCENT,
+    )
+    return CostProblem(
+        recipe=recipe, x=x, y=y, a=a, b=b,
+        pairs=Pairs.of(np.stack([np.arange(k), np.arange(k)[::-1]], axis=1), 1.0 + jnp.arange(k)),
+        subsets=Subsets(Subset.of(members[0], a), Subset.of(members[1], b)),
         **options,
     )  # fmt: skip
 
@@ -87,7 +91,7 @@ def differences(problem, model, directions):
         moved = jax.tree.map(lambda p, v: p + t * v, parameters, direction)
         model = eqx.combine(moved, fixed)
         epsilon = EPSILON * scale / mean_cost(problem, model)
-        return objective(problem, model, epsilon, warm)[0]
+        return objective(problem, model, epsilon, warm, jnp.asarray(0))[0]
 
     def along(direction):
         ahead, behind = jax.lax.map(lambda t: value(t, direction), jnp.asarray([1e-5, -1e-5]))
@@ -96,10 +100,9 @@ def differences(problem, model, directions):
     return jax.lax.map(along, directions)
 
 
-def with_rate(problem, rate):
-    constant = Schedule(rate, rate)
+def with_rate(state, rate):
     return eqx.tree_at(
-        lambda p: (p.learning_rate, p.diffeo_learning_rate), problem, (constant, constant)
+        lambda state: state.optimizer.hyperparams["learning_rate"], state, jnp.asarray(rate)
     )
 
 
@@ -154,15 +157,14 @@ def check_gradient(case, seed):
         terms=model.terms,
         dual_solver=case.dual,
         inverse_solver=NewtonInverse(1e-12),
-        differentiate=case.differentiate,
+        differentiate=DIFFERENTIATIONS[case.differentiate],
         seed=seed,
     )
     parameters = eqx.filter(model, trainable(model))
     keys = iter(jr.split(jr.key(3 + seed), 100))
     directions = jax.tree.map(lambda leaf: jr.normal(next(keys), (3, *leaf.shape)), parameters)
-    # A step of plain gradient descent with rate 1 is minus the gradient that training uses.
     start = initial_state(problem, model)
-    stepped, info = run_interval(with_rate(problem, 1.0), start, 1)
+    stepped, info = run_interval(problem, start, 1)
     if not info.applied[0]:
         return False
     moved = eqx.filter(stepped.model, trainable(stepped.model))
@@ -176,10 +178,9 @@ def check_gradient(case, seed):
     assert np.any(np.abs(slopes) > 1e-4)
     np.testing.assert_array_less(np.abs(slopes - expected), 1e-6 * np.maximum(1, np.abs(slopes)))
     # A few steps, short enough that each of them must help.
-    state, short = start, with_rate(problem, float(1e-3 / info.gradient_norm[0]))
-    values = []
+    state, values = with_rate(start, float(1e-3 / info.gradient_norm[0])), []
     for _ in range(3):
-        state, info = run_interval(short, state, 1)
+        state, info = run_interval(problem, state, 1)
         assert info.applied[0]
         values.append(float(info.objective[0]))
     assert values[0] > values[1] > values[2]

@@ -4,11 +4,11 @@ Every function draws on the Axes it is given, or on a Figure of its own, and ret
 pyplot and its state are never touched.
 """
 
-from mongefit.plotting.convex import plot_convex as plot_convex
-from mongefit.plotting.displacements import plot_displacements as plot_displacements
-from mongefit.plotting.explanations import plot_curvature as plot_curvature
-from mongefit.plotting.explanations import plot_directions as plot_directions
-from mongefit.plotting.figures import save_figure as save_figure
-from mongefit.plotting.history import plot_history as plot_history
-from mongefit.plotting.maps import plot_map as plot_map
-from mongefit.plotting.selections import plot_selection as plot_selection
+from mongefit.plotting._convex import plot_convex as plot_convex
+from mongefit.plotting._displacements import plot_displacements as plot_displacements
+from mongefit.plotting._explanations import plot_curvature as plot_curvature
+from mongefit.plotting._explanations import plot_directions as plot_directions
+from mongefit.plotting._figures import save_figure as save_figure
+from mongefit.plotting._history import plot_history as plot_history
+from mongefit.plotting._maps import plot_map as plot_map
+from mongefit.plotting._selections import plot_selection as plot_selection

@@ -1,0 +1,310 @@
+"""What every command shares: where text goes, how warnings look, and what exit codes mean."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import click
+
+from mongefit._cli.interrupts import EXIT_CODES, WORDS, Terminated, promptly_interruptible
+from mongefit.errors import InPython, Message, Option
+
+# What the command line calls differently.
+_SPELLINGS = {"overwrite": "force"}
+
+
+class Failed(click.ClickException):
+    """The work could not be done: a file cannot be written, training broke off, …"""
+
+    exit_code = 1
+
+
+class BadData(click.ClickException):
+    """A table or a model file cannot be used."""
+
+    exit_code = 3
+
+
+class NotConverged(click.ClickException):
+    """A solve did not converge, and that is not acceptable."""
+
+    exit_code = 4
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C."""
+
+    exit_code = EXIT_CODES[signal.SIGINT]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message below the ^C of the terminal."""
+        click.echo(f"\n{self.message}", err=True)
+
+
+class Ended(Interrupted):
+    """SIGTERM."""
+
+    exit_code = EXIT_CODES[signal.SIGTERM]
+
+
+class Console:
+    """Results on stdout, everything else on stderr.
+
+    Parameters
+    ----------
+    quiet
+        Leave out notes and progress.
+    verbose
+        Give details.
+    as_json
+        One JSON object is the only result.
+    """
+
+    def __init__(self, *, quiet: bool, verbose: bool, as_json: bool):
+        self._quiet = quiet
+        self._verbose = verbose
+        self._as_json = as_json
+        self._warned: set[str] = set()
+        self.written: list[str] = []
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether a progress bar is wanted."""
+        return not self._quiet and not os.environ.get("TQDM_DISABLE")
+
+    def say(self, text: str = "") -> None:
+        """A result for people."""
+        if not self._as_json:
+            _print(text)
+
+    def item(self, name: str, text: str) -> None:
+        """A result for people with its name, as an entry of a list."""
+        width = shutil.get_terminal_size().columns
+        self.say(click.wrap_text(text, width, f"  {name:<15} ", " " * 18))
+
+    def result(self, values: Mapping[str, Any]) -> None:
+        """The result for programs."""
+        if self._as_json:
+            _print(json.dumps(_plain(values), indent=2, allow_nan=False))
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is neither a result nor a warning."""
+        if not self._quiet:
+            click.echo(text, err=True)
+
+    def detail(self, text: str) -> None:
+        """Something for those who asked for details."""
+        if self._verbose:
+            click.echo(text, err=True)
+
+    def wrote(self, path: str) -> None:
+        """Remember a file that was written."""
+        self.written.append(path)
+
+    def warn(self, warning: Warning) -> None:
+        """One warning in one line, once."""
+        text = in_words(warning)
+        # The check of all pairs and that of the training pairs differ in numbers only.
+        gist = re.sub(r"\d+", "#", text)
+        if gist not in self._warned:
+            self._warned.add(gist)
+            click.echo(f"warning: {text}", err=True)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Show warnings as lines, and end every failure with a message and an exit code."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            # Some are both, such as those of pyparsing about what matplotlib calls.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.showwarning = lambda message, *_, **__: self.warn(_as_warning(message))
+            try:
+                yield
+            except (click.ClickException, click.exceptions.Exit):
+                raise
+            except KeyboardInterrupt:
+                raise Interrupted(f"{WORDS[signal.SIGINT]}; {self._what_is_left()}.") from None
+            except Terminated:
+                raise Ended(f"{WORDS[signal.SIGTERM]}; {self._what_is_left()}.") from None
+            except Exception as error:
+                if os.environ.get("MONGEFIT_DEBUG"):
+                    raise
+                raise _explain(error) from error
+
+    def _what_is_left(self) -> str:
+        if not self.written:
+            return "nothing was written"
+        return f"already written: {', '.join(self.written)}"
+
+
+@contextlib.contextmanager
+def keeping(left: str, *, grace: float = 60.0) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end work that is kept as it goes on, and say what is left of it."""
+    with promptly_interruptible(grace=grace, left=left):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Interrupted(f"{WORDS[signal.SIGINT]}; {left}.") from None
+        except Terminated:
+            raise Ended(f"{WORDS[signal.SIGTERM]}; {left}.") from None
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --json, -q and -v, and call it with the Console that they describe."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
+    @click.option("-v", "--verbose", is_flag=True, help="More details, on stderr.")
+    @functools.wraps(function)
+    def run(as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+        _set_up_cache()
+        console = Console(quiet=quiet, verbose=verbose, as_json=as_json)
+        with console.running():
+            function(console, **options)
+
+    return run
+
+
+def start_jax(console: Console) -> None:
+    """Import JAX and what computes with it, and make sure that it has a device.
+
+    Raises
+    ------
+    Failed
+        If the device that JAX_PLATFORMS names is not there.
+    """
+    import jax
+
+    from mongefit._runtime import device_summary
+
+    try:
+        devices = device_summary()
+    except (RuntimeError, AssertionError) as error:  # JAX 0.10 asserts that CUDA is there
+        wanted = os.environ.get("JAX_PLATFORMS")
+        if not wanted:
+            raise
+        raise Failed(
+            f"JAX_PLATFORMS={wanted}, but JAX finds no such device here. Unset JAX_PLATFORMS to "
+            "use what there is, or install JAX for that device."
+        ) from error
+    import mongefit._fitting  # noqa: F401
+
+    _keep_what_is_loaded()
+    console.detail(f"JAX {jax.__version__} on {devices}")
+    console.detail(f"compilation cache: {os.environ.get('JAX_COMPILATION_CACHE_DIR') or 'none'}")
+
+
+@functools.cache  # once: what is garbage by a second call would be kept for good
+def _keep_what_is_loaded() -> None:
+    """Look for no garbage in what is loaded by now.
+
+    While programs are traced, that takes a tenth of the time until the first step of a fit whose
+    programs were compiled before.
+    """
+    gc.freeze()
+
+
+def _set_up_cache() -> None:
+    """Let JAX, before it is imported, keep compiled code for the next run."""
+    if os.environ.get("MONGEFIT_NO_CACHE") or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    if "jax" in sys.modules:
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.path.join(home, "mongefit", "jax")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+
+
+def count(number: int, noun: str) -> str:
+    """'1 point', '2 points'."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _explain(error: Exception) -> click.ClickException:
+    from mongefit.errors import (
+        ConvergenceError,
+        DataError,
+        MissingPackageError,
+        OptionError,
+        TrainingError,
+    )
+
+    kinds: dict[type[Exception], type[click.ClickException]] = {
+        OptionError: click.UsageError,
+        DataError: BadData,
+        ConvergenceError: NotConverged,
+        TrainingError: Failed,
+        MissingPackageError: Failed,
+        OSError: Failed,
+    }
+    for kind, explained in kinds.items():
+        if isinstance(error, kind):
+            return explained(in_words(error))
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return Failed("Not enough memory. Fewer points or smaller hidden layers need less.")
+    first_line = str(error).partition("\n")[0]
+    return Failed(
+        f"{type(error).__name__}: {first_line} (unexpected; MONGEFIT_DEBUG=1 shows where)"
+    )
+
+
+def in_words(message: Exception | Warning) -> str:
+    """A message of the library with its options spelt as the command line has them."""
+    kept = getattr(message, "message", None)
+    return kept.render(_spell) if isinstance(kept, Message) else str(message)
+
+
+def _spell(part: Option | InPython) -> str:
+    if isinstance(part, InPython):
+        return ""
+    ctx = click.get_current_context(silent=True)
+    name = _SPELLINGS.get(part.name, part.name)
+    known = {param.name: param for param in ctx.command.params} if ctx is not None else {}
+    if name not in known:
+        return str(part)
+    option = max(known[name].opts, key=len)
+    if part.value is None or part.value is True:
+        return option
+    return f"{option} {part.value}"
+
+
+def _as_warning(message: Warning | str) -> Warning:
+    return message if isinstance(message, Warning) else UserWarning(message)
+
+
+def _print(text: str) -> None:
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        # Whoever read the output has gone, as in `mongefit fit … | head -1`. The work goes on, and
+        # Python must not complain at exit about what could not be flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; numbers that it has not become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

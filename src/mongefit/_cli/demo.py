@@ -1,0 +1,179 @@
+"""``mongefit demo``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mongefit._cli.console import Console, command, start_jax
+from mongefit._cli.interrupts import promptly_interruptible
+from mongefit._cli.outputs import check_folder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mongefit._estimators.monge_map import MongeMap
+
+_FLOWS: dict[str, Any] = {"hidden_layer_sizes": (32, 32), "diffeo": "separate", "epsilon": 0.01}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "t_shape": {"hidden_layer_sizes": (32, 32), "epsilon": (0.05, 0.002)},
+    "moon": _FLOWS,
+    "spiral": _FLOWS,
+}
+_N_TRAINING, _N_NEW = 128, 32
+_FILES = {
+    "map.png": "both maps on the new points",
+    "cost.png": "the learned cost",
+    "history.png": "loss during training",
+    "model.mongefit": "the fitted model",
+    "source.csv": "training points",
+    "target.csv": "where they go",
+    "pairs.csv": "which goes where",
+    "new_points.csv": "points to try the model on",
+}
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    default="mongefit-demo",
+    show_default=True,
+    help="Folder to leave files in.",
+)
+@click.option(
+    "--dataset",
+    type=click.Choice(list(_OPTIONS)),
+    default="t_shape",
+    show_default=True,
+    help="Built-in data.",
+)
+@click.option(
+    "--max-iter", type=click.IntRange(min=1), default=500, show_default=True, help="Training steps."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the data and of the training.",
+)
+@click.option("--force", is_flag=True, help="Overwrite an earlier demo.")
+@command
+def demo(
+    console: Console, output: str, dataset: str, max_iter: int, seed: int, force: bool
+) -> None:
+    """Learn a map from built-in data and draw it.
+
+    Takes a minute or two; needs no files and no network.
+    """
+    paths = check_folder(output, _FILES, force=force)
+    from mongefit import datasets
+
+    make = getattr(datasets, dataset)
+    x, y = make(_N_TRAINING, seed=seed)
+    x_new, y_new = make(_N_NEW, seed=seed + 1000)
+    console.say(f"{dataset}: {len(x)} known pairs to learn from, {len(x_new)} new points to test.")
+
+    start_jax(console)
+    import numpy as np
+
+    from mongefit._cli.summary import LABELS, fit_baseline, health, rmse, table
+    from mongefit._estimators.monge_map import MongeMap
+
+    model = MongeMap(
+        alpha=0.01,
+        max_iter=max_iter,
+        random_state=seed,
+        verbose=int(console.shows_progress),
+        **_OPTIONS[dataset],
+    )
+    pairs = np.repeat(np.arange(len(x))[:, None], 2, axis=1)
+    console.note("Compiling, which takes longest the first time; then training.")
+    started = time.monotonic()
+    with promptly_interruptible():
+        model.fit(x, y, pairs=pairs)
+        seconds = time.monotonic() - started
+        models = {"squared_euclidean": fit_baseline(console, model, x, y), "learned_cost": model}
+        errors = {
+            name: {
+                "forward": rmse(found.transform(x_new), y_new),
+                "reverse": rmse(found.inverse_transform(y_new), x_new),
+            }
+            for name, found in models.items()
+        }
+
+    titled = {
+        f"{LABELS[name]}\nRMSE {errors[name]['forward']:.3g} on new points": found
+        for name, found in models.items()
+    }
+    _write(console, output, paths, titled, (x, y, pairs, x_new, y_new))
+    console.say(f"\n{table(errors, {'forward': 'new points', 'reverse': 'and back'})}\n")
+    console.say(health(model, seconds))
+    console.say(f"\nIn the folder {output}: look at map.png first.")
+    for name, what in _FILES.items():
+        console.item(name, what)
+    console.say(f"\n{_what_next(paths, _OPTIONS[dataset])}")
+    console.result(
+        {
+            "dataset": dataset,
+            "folder": output,
+            "files": console.written,
+            "n_training_pairs": len(x),
+            "n_new_points": len(x_new),
+            "rmse": errors,
+            "n_iter": model.n_iter_,
+            "seconds": round(seconds, 3),
+            "diagnostics": model.diagnostics_,
+        }
+    )
+
+
+def _write(
+    console: Console,
+    folder: str,
+    paths: dict[str, str],
+    models: dict[str, MongeMap],
+    data: tuple[NDArray[Any], ...],
+) -> None:
+    from mongefit._cli.pictures import save_cost, save_history, save_map
+    from mongefit._io import write_points
+
+    x, y, pairs, x_new, y_new = data
+    *_, model = models.values()
+    os.makedirs(folder, exist_ok=True)
+    model.save(paths["model.mongefit"], overwrite=True)
+    console.wrote(paths["model.mongefit"])
+    save_map(paths["map.png"], models, x_new, y, y_new)
+    console.wrote(paths["map.png"])
+    save_cost(paths["cost.png"], model, x_new)
+    console.wrote(paths["cost.png"])
+    save_history(paths["history.png"], model)
+    console.wrote(paths["history.png"])
+    for name, points in (("source.csv", x), ("target.csv", y), ("new_points.csv", x_new)):
+        write_points(paths[name], points, overwrite=True)
+        console.wrote(paths[name])
+    write_points(paths["pairs.csv"], pairs, overwrite=True, header=["source", "target"])
+    console.wrote(paths["pairs.csv"])
+
+
+def _what_next(paths: dict[str, str], options: dict[str, Any]) -> str:
+    quoted = {name: shlex.quote(path) for name, path in paths.items()}
+    # With other options than the demo's the same data may give a poor map.
+    same = "".join(
+        f" \\\n      --{name.replace('_', '-')} "
+        + (",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+        for name, value in options.items()
+    )
+    commands = (
+        f"transform {quoted['model.mongefit']} \\\n      {quoted['new_points.csv']} -o mapped.csv",
+        f"fit {quoted['source.csv']} \\\n      {quoted['target.csv']} -o my.mongefit \\\n"
+        f"      --pairs {quoted['pairs.csv']} --pictures my{same}",
+        f"info {quoted['model.mongefit']}",
+    )
+    return "Try next:\n" + "\n".join(f"  mongefit {command}" for command in commands)

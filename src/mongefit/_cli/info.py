@@ -1,0 +1,145 @@
+"""``mongefit info``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mongefit._cli.console import Console, command, count
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--cost",
+    is_flag=True,
+    help="Say which displacements its cost makes cheap, and which expensive.",
+)
+@command
+def info(console: Console, model: str, cost: bool) -> None:
+    """Say what a MODEL file holds."""
+    from safetensors import safe_open
+
+    from mongefit._storage.models import read_header
+    from mongefit.errors import ModelFileError
+
+    header = read_header(model)
+    with safe_open(model, framework="numpy") as file:
+        names = file.keys()
+        losses = file.get_tensor("history.loss") if "history.loss" in names else []
+    final_loss = float(losses[-1]) if len(losses) else None
+    try:
+        lines = _describe(header, final_loss)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFileError(f"{model} has a header that does not describe a model.") from error
+    console.say(model)
+    for name, text in lines.items():
+        console.item(name, text)
+    learned = _explain(console, model) if cost else {}
+    console.result({"model": model, "final_loss": final_loss, **header, **learned})
+
+
+def _explain(console: Console, model: str) -> dict[str, Any]:
+    from mongefit._storage.models import load
+    from mongefit.explain import explain_cost
+
+    found = explain_cost(load(model))
+    console.say(f"\n{found}")
+    shares = {name: getattr(found, name) for name in ("euclidean", "anisotropy", "variation")}
+    directions = [
+        {"curvature": value, "motion": share, "asymmetry": contrast, "parts": parts.tolist()}
+        for value, share, contrast, parts in zip(
+            found.curvature, found.motion, found.asymmetry, found.directions, strict=True
+        )
+    ]
+    learned = {"mean_asymmetry": found.mean_asymmetry, "directions": directions}
+    return {"learned_cost": shares | learned}
+
+
+def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str]:
+    if header["estimator"] == "EnsembleMap":
+        members = header["members"]
+        cells = _cells_line(header)
+        return cells | {"ensemble": count(len(members), "map")} | _describe(members[0] | {
+            key: header[key] for key in ("mongefit", "versions")
+        }, None)  # fmt: skip
+    n, m, dim = header["shape"]
+    found = header["diagnostics"]
+    versions = header["versions"]
+    parts = found["plan_components"]
+    trained = f"{header['n_iter']} steps, {found['skipped_steps']} skipped"
+    if not found["trained"]:
+        trained = "no"
+    elif final_loss is not None:
+        trained += f", last loss {final_loss:.3g}"
+    cost = header["map"]["fields"]["cost"]["fields"]
+    return _cells_line(header) | {
+        "points": f"{n} source, {m} target",
+        "features": str(dim),
+        "cost": _describe_object(cost["h"]),
+        "flows": _describe_flows(cost),
+        "trained": trained,
+        "epsilon": f"{found['epsilon']:g} of the mean cost",
+        "dual solve": f"{found['dual_status']}, error {found['dual_error']:.0e}, "
+        + count(found["dual_iterations"], "iteration"),
+        "plan": "in one piece" if parts == 1 else f"in {parts} parts",
+        "precision": header["dtype"],
+        "data": f"sha256 {header['data_sha256'][:16]}...",
+        "written by": f"mongefit {header['mongefit']}, jax {versions['jax']}",
+        "options": _describe_options(header["options"]),
+    }
+
+
+def _cells_line(header: dict[str, Any]) -> dict[str, str]:
+    return {"cells": _describe_cells(header["single_cell"])} if "single_cell" in header else {}
+
+
+def _describe_object(spec: Any) -> str:
+    """The class of an object and its settings, without its arrays."""
+    if isinstance(spec, dict) and "class" in spec:
+        parts = {name: _text(value) for name, value in spec["fields"].items()}
+        rest = ", ".join(f"{_words(name)} {text}" for name, text in parts.items() if text)
+        return f"{spec['class']} ({rest})" if rest else str(spec["class"])
+    return _text(spec)
+
+
+def _describe_cells(cells: dict[str, Any]) -> str:
+    text = f"{cells['key']} {cells['source']} to {cells['target']}, in {cells['use_rep']}"
+    return f"{text} (components of {len(cells['genes'])} genes)" if "genes" in cells else text
+
+
+def _describe_flows(cost: dict[str, Any]) -> str:
+    if cost["shared"]:
+        return f"shared: {_describe_object(cost['phi_mu'])}"
+    both = {"source": cost["phi_mu"], "target": cost["_phi_nu"]}
+    flows = [f"{side}: {_describe_object(spec)}" for side, spec in both.items() if spec]
+    return "; ".join(flows) or "none"
+
+
+def _describe_options(options: dict[str, Any]) -> str:
+    texts = {name: _text(value) for name, value in options.items() if name != "verbose"}
+    return ", ".join(f"{_words(name)} {text}" for name, text in texts.items() if text)
+
+
+def _words(name: str) -> str:
+    return name.strip("_").replace("_", " ")
+
+
+def _text(value: Any) -> str:
+    """A value of a header in words; nothing for arrays."""
+    if isinstance(value, dict):
+        if "array" in value:
+            return ""
+        if "class" in value:
+            return _describe_object(value)
+        if "left_out" in value:
+            return "a function"
+        if "fitted" in value:
+            return "as fitted"
+        value = next(iter(value.values()))
+    if isinstance(value, list):
+        return ",".join(filter(None, map(_text, value)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)

@@ -1,0 +1,93 @@
+"""The pictures that commands leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._runtime import double_precision
+from mongefit.plotting import plot_convex, plot_history, plot_map, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Points = NDArray[np.float64]
+
+_GRID = 161
+
+
+def save_map(
+    path: str, models: Mapping[str, MongeMap], source: Points, target: Points, truth: Points | None
+) -> None:
+    """Draw the map of each model in a panel of its own, side by side, on the same axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(models), 4.6), layout="constrained")
+    panels = figure.subplots(1, len(models), squeeze=False, sharex=True, sharey=True)[0]
+    for ax, (title, model) in zip(panels, models.items(), strict=True):
+        plot_map(source, target, model.transform(source), truth=truth, ax=ax, title=title)
+        ax.label_outer()
+    save_figure(figure, path)
+
+
+def save_cost(path: str, model: MongeMap, source: Points) -> None:
+    """Draw h, and the displacements that the map of the model uses at some source points.
+
+    With more than two features it is drawn over the first two components, the others zero.
+    """
+    z = _displacements(model, source)
+    dim = z.shape[1]
+    reach = 1.15 * float(np.abs(z[:, :2]).max()) or 1.0
+    line = np.linspace(-reach, reach, _GRID)
+    if dim == 1:
+        ax = _plot_line(line, _evaluate(model, line[:, None]), z[:, 0])
+    else:
+        grid = np.zeros((_GRID**2, dim))
+        grid[:, :2] = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+        cost = model.map_.cost
+        latent = "" if cost.phi_mu is None and cost.phi_nu is None else "latent "
+        others = "" if dim == 2 else f"\n(components 1 and 2 of {dim}, the others zero)"
+        ax = plot_convex(
+            _evaluate(model, grid).reshape(_GRID, _GRID),
+            (-reach, reach, -reach, reach),
+            displacements=z[:, :2],
+            title=f"cost of a {latent}displacement, common units{others}",
+        )
+    save_figure(ax, path)
+
+
+def save_history(path: str, model: MongeMap) -> None:
+    """Draw loss and epsilon over the training steps."""
+    save_figure(plot_history(model.history_), path)
+
+
+def _displacements(model: MongeMap, source: Points) -> Points:
+    """z = Φμ(x) − Φν(T(x)), in common units."""
+    mapped = model.transform(source)
+    cost, units = model.map_.cost, model.map_.units
+    with double_precision():
+        x, y = (units.into(points).astype(model.map_.x.dtype) for points in (source, mapped))
+        return np.asarray(cost.latent_source(x) - cost.latent_target(y), dtype=np.float64)
+
+
+def _evaluate(model: MongeMap, z: Points) -> Points:
+    with double_precision():
+        values = model.map_.cost.h.value(jnp.asarray(z, model.map_.x.dtype))
+        return np.asarray(values, dtype=np.float64)
+
+
+def _plot_line(z: Points, h: Points, used: Points) -> Axes:
+    from matplotlib.figure import Figure
+
+    ax = Figure(figsize=(4.5, 3.4), layout="constrained").subplots()
+    ax.plot(z, h, color="#0072B2", label="$h$")
+    ax.plot(used, np.interp(used, z, h), "o", color="#D55E00", ms=4, label="displacements used")
+    ax.set_xlabel("displacement $z$")
+    ax.set_ylabel("cost $h(z)$")
+    ax.legend(frameon=False)
+    return ax

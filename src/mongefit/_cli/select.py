@@ -1,0 +1,129 @@
+"""``mongefit select``."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import click
+
+from mongefit._cli.cells import (
+    SUFFIX,
+    CellOptions,
+    cell_options,
+    check_cells,
+    is_cells,
+    read_cells_of,
+    save_cells_model,
+    say_cells,
+)
+from mongefit._cli.console import Console, command, keeping, start_jax
+from mongefit._cli.interrupts import promptly_interruptible
+from mongefit._cli.outputs import check_output
+
+
+@click.command()
+@click.argument("source", metavar="CELLS")
+@click.option(
+    "--pairs", metavar="FILE", help="Known pairs: names of cells, with the header source,target."
+)
+@click.option("-o", "--output", metavar="MODEL", required=True, help="Model file to write.")
+@click.option("--force", is_flag=True, help="Overwrite files that exist.")
+@click.option(
+    "--folds", type=click.IntRange(min=2), help="Folds.  [default: 5; few clones: one each]"
+)
+@click.option(
+    "--max-cells",
+    type=click.IntRange(min=2),
+    default=512,
+    show_default=True,
+    help="Cells of each time to choose on, with all that are in clones.",
+)
+@click.option(
+    "--nested",
+    is_flag=True,
+    help="Also estimate the error on clones that the choice has not seen; five times as long.",
+)
+@click.option(
+    "--random-state",
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the folds.",
+)
+@click.option("--checkpoint", metavar="FOLDER", help="Keep every candidate that is judged there.")
+@click.option("--resume", is_flag=True, help="Go on with the choice in the --checkpoint folder.")
+@cell_options
+@command
+def select(
+    console: Console,
+    source: str,
+    pairs: str | None,
+    output: str,
+    force: bool,
+    folds: int | None,
+    max_cells: int,
+    nested: bool,
+    random_state: int,
+    checkpoint: str | None,
+    resume: bool,
+    cells: CellOptions,
+) -> None:
+    """Choose settings by clones that are held out, and fit them on all.
+
+    CELLS is an .h5ad file with cells of both times, named by --time-key, --source and --target, and
+    their clones by --pair-key. The table shows what no map should lose to on the same clones.
+    """
+    if not is_cells(source):
+        raise click.UsageError(f"select works on {SUFFIX} files; {source} is none.")
+    if cells.groups_key is not None:
+        raise click.UsageError("select chooses by clones or pairs: leave out --groups-key.")
+    check_cells(cells, None, pairs=pairs, weighted=False, learns=True)
+    if resume and checkpoint is None:
+        raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")
+    check_output(output, force=force, inputs=(source, pairs))
+    start_jax(console)
+    taken = read_cells_of(source, cells, pairs, many_to_many=True)
+
+    from mongefit import model_selection
+    from mongefit._cli.inputs import inputs_of
+
+    say_cells(console, taken, inputs_of(taken), (source, pairs), learns=False)
+    console.note("Compiling, which takes longest the first time; then training on each fold.")
+    settings: dict[str, Any] = {
+        "n_folds": folds,
+        "max_points": max_cells,
+        "random_state": random_state,
+        "verbose": int(console.shows_progress),
+    }
+    started = time.monotonic()
+    left = f"what was judged is kept in {checkpoint}; the same command with --resume goes on"
+    with keeping(left) if checkpoint else promptly_interruptible():
+        found = model_selection.select(
+            None, taken.x, taken.y, **taken.known_pairs(), **settings,
+            checkpoint=checkpoint, resume=resume,
+        )  # fmt: skip
+        unseen = None
+        if nested:
+            unseen = model_selection.cross_validate(
+                None, taken.x, taken.y, **taken.known_pairs(), **settings
+            )
+    save_cells_model(found.model, taken, output, overwrite=force)
+    console.wrote(output)
+    console.say(f"\n{found}\n")
+    if unseen is not None:
+        console.say(f"Chosen without the clones that are judged:\n\n{unseen}\n")
+    console.say(f"{time.monotonic() - started:.0f} s. Wrote {output}")
+    console.result(
+        {
+            "model": output,
+            "files": console.written,
+            "choice": dataclasses.asdict(found.choice),
+            "rows": list(found.table.rows),
+            "nested_rows": None if unseen is None else list(unseen.table.rows),
+            "seconds": round(time.monotonic() - started, 3),
+            "data_sha256": found.model.data_sha256_,
+        }
+    )

@@ -1,0 +1,79 @@
+"""How a fitted map does beside the squared Euclidean one, as tables and lines of text."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit._cli.console import Console
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._training import learns
+
+LABELS = {
+    "identity": "identity",
+    "target_mean": "target mean",
+    "squared_euclidean": "squared Euclidean",
+    "learned_cost": "learned cost",
+}
+"""What people read for the names that programs read."""
+
+
+def fit_baseline(
+    console: Console,
+    model: MongeMap,
+    X: ArrayLike,
+    Y: ArrayLike,
+    *,
+    source_weight: ArrayLike | None = None,
+    target_weight: ArrayLike | None = None,
+) -> MongeMap:
+    """The map of the squared Euclidean cost, at the epsilon that was asked of the model."""
+    epsilon = model.diagnostics_["epsilon_requested"]
+    baseline = MongeMap(
+        "sqeuclidean",
+        epsilon=epsilon,
+        normalize_weight=model.normalize_weight,
+        dtype=model.dtype,
+    )
+    with warnings.catch_warnings():
+        # Of the data the model has warned; the one thing that matters here is noted below.
+        warnings.simplefilter("ignore")
+        baseline.fit(X, Y, source_weight=source_weight, target_weight=target_weight)
+    found = baseline.diagnostics_
+    if not found["converged"] or found["epsilon"] > epsilon:
+        console.note(
+            f"note: squared Euclidean could not be solved at epsilon {epsilon:g}; its row is that "
+            f"of epsilon {found['epsilon']:g} (dual error {found['dual_error']:.1e})."
+        )
+    return baseline
+
+
+def rmse(
+    mapped: NDArray[np.float64],
+    truth: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
+) -> float:
+    """√(mean ‖mapped − truth‖²) over the rows, which may have weights."""
+    return float(np.sqrt(np.average(np.sum((mapped - truth) ** 2, axis=1), weights=weight)))
+
+
+def table(rows: Mapping[str, Mapping[str, float]], columns: Mapping[str, str]) -> str:
+    """Errors of several maps, one in each row, within 60 characters."""
+    lines = [f"{'RMSE':<18}" + "".join(f"{title:>17}" for title in columns.values())]
+    for name, errors in rows.items():
+        lines.append(f"{LABELS[name]:<18}" + "".join(f"{errors[key]:>17.4g}" for key in columns))
+    return "\n".join(lines)
+
+
+def health(model: MongeMap, seconds: float) -> str:
+    """Training and solver in one line."""
+    found = model.diagnostics_
+    if found["trained"]:
+        text = f"{model.n_iter_} steps in {seconds:.1f} s, {found['skipped_steps']} skipped"
+    else:
+        text = f"{'Untrained' if learns(model.map_.cost) else 'Solved'} in {seconds:.1f} s"
+    text += f"; dual error {found['dual_error']:.0e}"
+    return text if found["converged"] else f"{text}, not converged"

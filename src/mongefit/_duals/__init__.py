@@ -1,0 +1,23 @@
+r"""Entropic optimal transport between weighted points, seen only through the cost matrix.
+
+The semi-dual F(g) = Σ a_i f_i(g) + Σ b_j g_j is concave with gradient b − colsum(P). Solvers climb
+it in the log domain with everything held constant; `solve_dual` then attaches the derivative. The
+potentials are determined up to f + t, g − t; they are returned with Σ a_i f_i = Σ b_j g_j.
+"""
+
+from mongefit._duals.problem import DualProblem as DualProblem
+from mongefit._duals.problem import DualSolution as DualSolution
+from mongefit._duals.problem import as_floats as as_floats
+from mongefit._duals.problem import check_regularisation as check_regularisation
+from mongefit._duals.problem import default_tolerance as default_tolerance
+from mongefit._duals.problem import soft_minimum as soft_minimum
+from mongefit._duals.solve import Differentiation as Differentiation
+from mongefit._duals.solve import TransportValue as TransportValue
+from mongefit._duals.solve import check_differentiation as check_differentiation
+from mongefit._duals.solve import divergence as divergence
+from mongefit._duals.solve import solve_dual as solve_dual
+from mongefit._duals.solve import transport_value as transport_value
+from mongefit._duals.solvers import DualSolver as DualSolver
+from mongefit._duals.solvers import NewtonDual as NewtonDual
+from mongefit._duals.solvers import SinkhornDual as SinkhornDual
+from mongefit._duals.solvers import SymmetricDual as SymmetricDual

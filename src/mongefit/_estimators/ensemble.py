@@ -1,0 +1,230 @@
+"""Maps of resampled clones: how sure a prediction is, and where no known pair bears on it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import KDTree
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import clone as unfitted
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mongefit._estimators.many import Fit, fit_many
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._progress import ProgressBar
+from mongefit._validation import check_count, check_points, check_seed
+from mongefit.errors import DataError, OptionError, summarised_warnings
+from mongefit.model_selection._folds import Known, Thinned, check_max_points
+
+_REACH = 0.95
+
+
+class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Several maps, each trained on clones drawn with replacement and on other points.
+
+    Their mean is the prediction and their spread says how much it depends on which clones happened
+    to be known. It omits the noise between sisters, which no map can predict; `radius` does not: it
+    is calibrated on the clones that a member was not trained on.
+
+    Parameters
+    ----------
+    estimator : MongeMap, default=None
+        The map to train; by default the first of `mongefit.model_selection.default_candidates`
+        with 30 steps. Give it the ``max_iter`` that `mongefit.model_selection.select` found.
+    n_members : int, default=10
+        Number of maps.
+    max_points : int or None, default=512
+        Points of each cloud that a member sees: all in pairs, and others drawn for it.
+    random_state : int, RandomState or None, default=0
+        Seed of the draws and of the members.
+    verbose : int, default=0
+        With 1, a progress bar on stderr.
+
+    Attributes
+    ----------
+    members_ : list of MongeMap
+        The fitted maps.
+    counts_ : array [n_members, n_clones]
+        How often each clone was drawn for each member.
+    scores_ : array
+        For every clone that some member was not trained on, the largest distance of its targets
+        from the mean of these members' predictions.
+    """
+
+    def __init__(
+        self,
+        estimator: MongeMap | None = None,
+        *,
+        n_members: int = 10,
+        max_points: int | None = 512,
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: int = 0,
+    ):
+        self.estimator = estimator
+        self.n_members = n_members
+        self.max_points = max_points
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        pairs: ArrayLike,
+        pair_weight: ArrayLike | None = None,
+        clones: ArrayLike | None = None,
+        source_weight: ArrayLike | None = None,
+        target_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Train the members.
+
+        Parameters
+        ----------
+        X, Y
+            Source and target points, [n, d] and [m, d].
+        pairs, pair_weight
+            Known pairs, integers [k, 2], and how much each counts.
+        clones
+            A label for each pair; pairs with the same one are drawn together. By default pairs that
+            share a point are.
+        source_weight, target_weight
+            Weights of the points, non-negative with sum 1; uniform by default.
+        """
+        if not isinstance(self.estimator, MongeMap | None):
+            raise OptionError(f"estimator must be a MongeMap, got {self.estimator!r}.")
+        n_members = check_count(self.n_members, "n_members", minimum=2)
+        size, seed = check_max_points(self.max_points), check_seed(self.random_state)
+        known = Known.of(X, Y, pairs, pair_weight, clones, source_weight, target_weight)
+        each = np.full(known.n_clones, 1 / known.n_clones)
+        counts = np.random.default_rng(seed).multinomial(known.n_clones, each, size=n_members)
+        fits = [self._fit_of(known, drawn, size, seed + k) for k, drawn in enumerate(counts)]
+        sources = known.x[known.pairs[:, 0]]
+        with (
+            ProgressBar(n_members, enabled=bool(self.verbose), description="members") as bar,
+            summarised_warnings("members"),
+        ):
+            for failure in fit_many(fits, on_fit=bar.update):
+                if failure is not None:
+                    raise failure
+            members = [fit.estimator for fit in fits]
+            scores = _scores(known, counts, np.stack([m.transform(sources) for m in members]))
+        self._restore(
+            members,
+            {
+                "counts": counts, "scores": scores, "anchors": sources,
+                "reach": _usual_distance(sources, known.clone),
+            },
+        )  # fmt: skip
+        validate_data(self, X, skip_check_array=True)
+        return self
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the fitted ensemble to one file; `mongefit.load` reads it."""
+        from mongefit._storage import save
+
+        check_is_fitted(self)
+        save(self, path, overwrite=overwrite)
+
+    def _restore(self, members: list[MongeMap], calibration: dict[str, Any]) -> None:
+        """Set what is learned."""
+        self.members_ = members
+        self.counts_: NDArray[np.int64] = np.asarray(calibration["counts"])
+        self.scores_: NDArray[np.float64] = np.asarray(calibration["scores"])
+        self.n_features_in_ = members[0].n_features_in_
+        self._anchors = KDTree(calibration["anchors"])
+        self._reach = float(calibration["reach"])
+
+    def _calibration(self) -> dict[str, Any]:
+        """What is learned beside the members."""
+        return {
+            "counts": self.counts_, "scores": self.scores_, "anchors": self._anchors.data,
+            "reach": self._reach,
+        }  # fmt: skip
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The mean of the members' predictions for every row of X."""
+        return np.asarray(self._predictions(X).mean(axis=0))
+
+    def inverse_transform(self, Y: ArrayLike) -> NDArray[np.float64]:
+        """The mean of the members' ways back for every row of Y."""
+        check_is_fitted(self)
+        return np.asarray(np.mean([member.inverse_transform(Y) for member in self.members_], 0))
+
+    def spread(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Root mean square distance of the members' predictions from their mean, for every row."""
+        predicted = self._predictions(X)
+        away = np.sum((predicted - predicted.mean(axis=0)) ** 2, axis=2)
+        return np.asarray(np.sqrt(away.mean(axis=0)))
+
+    def radius(self, level: float = 0.8) -> float:
+        """How far from the prediction all targets of a new clone lie, with this probability.
+
+        The quantile of `scores_` of split conformal prediction, one score a clone: it holds on
+        average over clones like those known, and for no single cell.
+        """
+        check_is_fitted(self)
+        if not 0 < level < 1:
+            raise OptionError(f"level must be between 0 and 1, got {level!r}.")
+        size = len(self.scores_)
+        rank = int(np.ceil((size + 1) * level))
+        if rank > size:
+            raise DataError(
+                f"{size} clones are too few for a radius at level {level:g}; the largest level is "
+                f"{size / (size + 1):.3g}."
+            )
+        return float(np.sort(self.scores_)[rank - 1])
+
+    def informed(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Which rows of X have a known source near by.
+
+        Near is what 95 % of the known sources have to the nearest one of another clone. Elsewhere
+        the prediction rests on what was learned of other cells, and `radius` says nothing.
+        """
+        check_is_fitted(self)
+        distance, _ = self._anchors.query(check_points(X, "X"))
+        return np.asarray(distance <= self._reach)
+
+    def _predictions(self, X: ArrayLike) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        return np.stack([member.transform(X) for member in self.members_])
+
+    def _fit_of(self, known: Known, drawn: NDArray[np.int64], size: int | None, seed: int) -> Fit:
+        """The fit of a member."""
+        part = Thinned.of(known, size, seed)
+        model = default_member() if self.estimator is None else unfitted(self.estimator)
+        model.set_params(many_to_many=True, batch_size=None, verbose=0, random_state=seed)
+        # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
+        return Fit(model, part.arguments(known.weight * drawn[known.clone]))
+
+
+def default_member() -> MongeMap:
+    """What an ensemble is made of where nothing else is asked for."""
+    from mongefit.model_selection import default_candidates
+
+    return next(iter(default_candidates().values())).set_params(max_iter=30)
+
+
+def _scores(
+    known: Known, counts: NDArray[np.int64], predicted: NDArray[Any]
+) -> NDArray[np.float64]:
+    """The farthest target of every clone, by members that did not see it; members × pairs × d."""
+    unseen = counts[:, known.clone] == 0
+    held_out = np.any(unseen, axis=0)
+    weight = unseen[:, held_out] / unseen[:, held_out].sum(axis=0)
+    mean = np.einsum("mk,mkd->kd", weight, predicted[:, held_out])
+    distance = np.linalg.norm(mean - known.truth[held_out], axis=1)
+    clone = known.clone[held_out]
+    return np.array([distance[clone == each].max() for each in np.unique(clone)])
+
+
+def _usual_distance(sources: NDArray[np.float64], clone: NDArray[np.int64]) -> float:
+    """How far the nearest source of another clone is, for most sources."""
+    nearest = [
+        np.linalg.norm(sources[clone != own] - point, axis=1).min()
+        for point, own in zip(sources, clone, strict=True)
+    ]
+    return float(np.quantile(nearest, _REACH))

@@ -1,0 +1,130 @@
+"""What every estimator with an entropic map can be asked once it is fitted.
+
+Nothing here imports JAX before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+if TYPE_CHECKING:
+    from mongefit._fitting import Fitted
+    from mongefit._transport import EntropicMap, Units
+
+
+class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Queries of a fitted entropic map; concrete classes give `fit`."""
+
+    strict: bool
+    map_: EntropicMap
+    units_: Units
+    history_: dict[str, np.ndarray]
+    diagnostics_: dict[str, Any]
+    losses_: tuple[Any, ...]
+    scores_: NDArray[np.float64]
+    data_sha256_: str
+    n_iter_: int
+    n_features_in_: int
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """T(x) for every row of X, at any point."""
+        return self._map_points(X, "X", reverse=False)
+
+    def inverse_transform(self, Y: ArrayLike) -> NDArray[np.float64]:
+        """T⁻¹(y) for every row of Y, at any point."""
+        return self._map_points(Y, "Y", reverse=True)
+
+    def cost_matrix(self, X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
+        """c(x_i, y_j) for all pairs of rows, in common units."""
+        from mongefit._fitting import cost_matrix
+
+        source, target = check_query(self, X, "X"), check_query(self, Y, "Y")
+        return cost_matrix(self.map_, source, target)
+
+    def score(self, X: ArrayLike, Y: ArrayLike) -> float:
+        """−RMSE of T(x_i) against y_i over paired rows: higher is better."""
+        return negative_rmse(self, X, Y)
+
+    @property
+    def coupling_(self) -> NDArray[np.float64]:
+        """The plan between the clouds that were fitted, [n, m], computed when asked for."""
+        from mongefit._fitting import coupling
+
+        check_is_fitted(self)
+        return coupling(self.map_)
+
+    def _map_points(self, points: ArrayLike, name: str, *, reverse: bool) -> NDArray[np.float64]:
+        from mongefit._fitting import map_points
+
+        checked = check_query(self, points, name)
+        return map_points(self.map_, checked, reverse=reverse, strict=self.strict)
+
+    def _store(self, X: ArrayLike, fitted: Fitted) -> Self:
+        """Keep what was fitted. A fit that fails before leaves an unfitted one, or the last fit."""
+        validate_data(self, X, skip_check_array=True)
+        for name, value in fitted.attributes().items():
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As NumPy arrays: JAX's are truncated to float32 when unpickled outside the context.
+        import jax
+
+        state = super().__getstate__()
+        return {name: _convert(value, jax.Array, np.asarray) for name, value in state.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import jax.numpy as jnp
+
+        from mongefit._runtime import double_precision
+
+        with double_precision():
+            super().__setstate__(
+                {name: _convert(value, np.ndarray, jnp.asarray) for name, value in state.items()}
+            )
+
+
+def check_query(estimator: BaseEstimator, points: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Points that a fitted estimator can be asked about."""
+    from mongefit._validation import check_points
+
+    check_is_fitted(estimator)
+    checked = check_points(points, name)
+    validate_data(estimator, points, reset=False, skip_check_array=True)
+    return checked
+
+
+def negative_rmse(estimator: Any, X: ArrayLike, Y: ArrayLike) -> float:
+    """−RMSE of T(x_i) against y_i over paired rows."""
+    from mongefit.errors import DataError
+    from mongefit.metrics import rmse
+
+    target = check_query(estimator, Y, "Y")
+    mapped = np.asarray(estimator.transform(X))
+    if len(mapped) != len(target):
+        raise DataError(
+            f"score compares row by row: X has {len(mapped)} rows and Y has {len(target)}."
+        )
+    return -rmse(mapped, target)
+
+
+def _convert(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to the arrays of one kind in a module, or in a sequence of them."""
+    import equinox as eqx
+    import jax
+
+    if not isinstance(value, eqx.Module | tuple | list):
+        return value
+    return jax.tree.map(lambda leaf: function(leaf) if isinstance(leaf, kind) else leaf, value)

@@ -1,0 +1,21 @@
+"""Fitting as plain functions: prepare(options, data) → Task, train(Task) → runs, finish → Fitted.
+
+Estimators hold no logic: they pass their options and data to these functions and keep the result.
+Every function enters double precision itself.
+"""
+
+from mongefit._fitting.apply import cost_matrix as cost_matrix
+from mongefit._fitting.apply import coupling as coupling
+from mongefit._fitting.apply import map_points as map_points
+from mongefit._fitting.apply import transport_points as transport_points
+from mongefit._fitting.data import FitData as FitData
+from mongefit._fitting.finishing import Fitted as Fitted
+from mongefit._fitting.finishing import finish as finish
+from mongefit._fitting.finishing import finish_cost as finish_cost
+from mongefit._fitting.many import train_alike as train_alike
+from mongefit._fitting.options import FitOptions as FitOptions
+from mongefit._fitting.preparing import Task as Task
+from mongefit._fitting.preparing import prepare as prepare
+from mongefit._fitting.training import Record as Record
+from mongefit._fitting.training import fit as fit
+from mongefit._fitting.training import train as train

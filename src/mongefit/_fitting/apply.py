@@ -1,0 +1,200 @@
+"""The compiled programs of a map: build it, apply it to points in blocks, take its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from mongefit._costs import Cost
+from mongefit._duals import DualProblem, DualSolution
+from mongefit._fitting.data import Clouds
+from mongefit._fitting.diagnose import CHECKED, compile_checks, evenly, round_trip_limit
+from mongefit._runtime import (
+    Program,
+    compile_ahead,
+    copy_to_host,
+    double_precision,
+    dual_bytes,
+    require_memory,
+    rows_per_call,
+    to_device,
+)
+from mongefit._transport import EntropicMap, Transported, build_map
+from mongefit.errors import ConvergenceError, ConvergenceWarning, InPython, Option, warn_user
+
+
+class Solved(NamedTuple):
+    """The map of a cost, how its dual was solved, its plan, and at which epsilon."""
+
+    map: EntropicMap
+    dual: DualSolution
+    plan: Float[Array, "n m"]
+    epsilon: float
+
+
+def _map_and_plan(cost: Cost, x, y, *, a, b, epsilon, units, dual_solver=None):
+    C = cost.matrix(x, y)
+    entropic_map, dual = build_map(
+        cost, x, y, epsilon=epsilon, a=a, b=b, units=units, dual_solver=dual_solver, C=C,
+        differentiate="one_step",
+    )  # fmt: skip
+    return entropic_map, dual, DualProblem(C, a, b, eps=entropic_map.eps).plan(dual.f, dual.g)
+
+
+def _map_fast(entropic_map: EntropicMap, points, *, reverse):
+    return entropic_map.transport(points, reverse=reverse, every_order=False)
+
+
+_solve = Program(_map_and_plan)
+_transport = Program(_map_fast)
+_plan = Program(EntropicMap.plan)
+_cost_matrix = Program(Cost.matrix)
+
+
+def require_plan_memory(clouds: Clouds) -> None:
+    """Refuse clouds between which a plan would not fit into memory."""
+    n, m = len(clouds.x), len(clouds.y)
+    require_memory(
+        dual_bytes(n, m, clouds.x.dtype.itemsize),
+        f"The plan between {n} and {m} points needs about",
+        "Take a random part of the points.",
+        on_device=True,
+    )
+
+
+def solve_map(clouds: Clouds, cost: Cost, epsilon: float) -> Solved:
+    """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
+    require_plan_memory(clouds)
+    # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
+    used = max(epsilon, float(jnp.finfo(clouds.x.dtype).eps))
+    while True:
+        entropic_map, dual, P = _solve(**_arguments(clouds, cost, used))
+        dual = copy_to_host(dual)
+        if dual.converged or used >= 1:
+            return Solved(entropic_map, dual, P, used)
+        used *= 2
+
+
+def _arguments(clouds: Clouds, cost: Cost, epsilon: float) -> dict[str, Any]:
+    return {
+        "cost": cost, "x": clouds.x, "y": clouds.y, "a": clouds.a, "b": clouds.b,
+        "epsilon": to_device(clouds.x.dtype.type(epsilon)), "units": clouds.units,
+    }  # fmt: skip
+
+
+@double_precision()
+def coupling(entropic_map: EntropicMap) -> NDArray[np.float64]:
+    """The plan between the clouds of a map."""
+    return np.asarray(_plan(entropic_map), np.float64)
+
+
+@double_precision()
+def cost_matrix(
+    entropic_map: EntropicMap, source: np.ndarray, target: np.ndarray
+) -> NDArray[np.float64]:
+    """c(x_i, y_j) for all pairs of rows, in blocks of rows."""
+    units, dtype = entropic_map.units, entropic_map.x.dtype
+    y = units.into(target).astype(dtype)
+    blocks = _in_blocks(
+        lambda block: _cost_matrix(entropic_map.cost, units.into(block).astype(dtype), y),
+        source,
+        len(target),
+    )
+    return np.concatenate(blocks).astype(np.float64)
+
+
+@double_precision()
+def transport_points(
+    entropic_map: EntropicMap, points: np.ndarray, *, reverse: bool
+) -> Transported:
+    """The images of many points, in blocks, as NumPy arrays."""
+    other = len(entropic_map.x if reverse else entropic_map.y)
+    blocks = _in_blocks(
+        lambda block: _transport(entropic_map, block, reverse=reverse), points, other
+    )
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+
+
+def map_points(
+    entropic_map: EntropicMap, points: np.ndarray, *, reverse: bool, strict: bool
+) -> NDArray[np.float64]:
+    """The images of many points; those that cannot be trusted are refused or warned of."""
+    result = transport_points(entropic_map, points, reverse=reverse)
+    lost = ~np.all(np.isfinite(result.points), axis=1)
+    if np.any(lost):
+        raise ConvergenceError(
+            "The map is not finite at {lost} of {all} points (first: row {row}). They may lie too "
+            "far from the data, or the map itself is broken{where}.",
+            lost=lost.sum(), all=len(points), row=np.argmax(lost),
+            where=InPython(": see diagnostics_"),
+        )  # fmt: skip
+    broken = ~(result.round_trip <= round_trip_limit(entropic_map.x.dtype))
+    if np.any(broken):
+        raise ConvergenceError(
+            f"The flow could not be inverted at {broken.sum()} of {len(points)} points (first: row "
+            f"{np.argmax(broken)}, round trip {result.round_trip.max():.1e}). They may lie too far "
+            "from the data."
+        )
+    if not np.all(result.converged):
+        template = (
+            "The inverse gradient did not converge at {lost} of {all} points (first: row {row}, "
+            "residual {residual:.1e}). A larger {alpha} helps.{where}"
+        )
+        fields = {
+            "lost": np.sum(~result.converged), "all": len(points),
+            "row": np.argmin(result.converged), "residual": result.residual.max(),
+            "alpha": Option("alpha"), "where": InPython(" map_.transport tells which."),
+        }  # fmt: skip
+        if strict:
+            raise ConvergenceError(template, **fields)
+        warn_user(template, ConvergenceWarning, **fields)
+    _warn_of_distance(entropic_map, np.asarray(result.distance))
+    return np.asarray(result.points, np.float64)
+
+
+def _warn_of_distance(entropic_map: EntropicMap, distance: NDArray[np.floating]) -> None:
+    """Warn of points further from the fitted ones than three times the radius of the data."""
+    both = np.concatenate([entropic_map.x, entropic_map.y])
+    radius = max(np.sqrt(np.max(np.sum(both**2, axis=1))), 1.0)
+    far = distance > 3 * radius
+    if np.any(far):
+        row = int(np.argmax(far))
+        warn_user(
+            f"{far.sum()} of {len(far)} points lie far outside the data that were fitted (first: "
+            f"row {row}, {distance[row] / radius:.1f} times the radius of the data away from "
+            "them). There the map is a guess."
+        )
+
+
+def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -> list:
+    """Apply a function to blocks of rows, padded to a few sizes so that few shapes are compiled."""
+    block = rows_per_call(len(points), other)
+    results = []
+    for start in range(0, len(points), block):
+        part = points[start : start + block]
+        padded = np.concatenate([part, np.repeat(part[-1:], block - len(part), axis=0)])
+        size = len(part)
+        results.append(
+            jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], function(padded))
+        )
+    return results
+
+
+def compile_tasks(clouds: Clouds, cost: Cost) -> list[Callable[[], None]]:
+    """What compiles the programs that the end of a fit calls, the slowest first."""
+    rows = evenly(len(clouds.x), CHECKED)
+    block = np.zeros((rows_per_call(len(rows), len(clouds.y)), clouds.dim))
+    x, y, a, b = clouds.x, clouds.y, clouds.a, clouds.b
+    # Weights for potentials: only shapes matter.
+    fitted = EntropicMap(cost, x, y, a, b, a, b, to_device(x.dtype.type(1)), clouds.units)
+    return [
+        lambda: compile_ahead(_transport, fitted, block, reverse=False),
+        lambda: compile_ahead(_solve, **_arguments(clouds, cost, 1.0)),
+        lambda: compile_checks(fitted, rows),
+    ]

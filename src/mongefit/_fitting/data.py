@@ -1,0 +1,105 @@
+"""Two clouds and what is known of the map between them, checked."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit._runtime import is_traced
+from mongefit._transport import Units
+from mongefit._validation import check_points, check_same_features, check_weights
+from mongefit.errors import DataError, noted_warnings, warn_user
+
+
+class FitData(NamedTuple):
+    """What a user passes to ``fit``, unchecked."""
+
+    X: ArrayLike
+    Y: ArrayLike
+    pairs: ArrayLike | None = None
+    pair_weight: ArrayLike | None = None
+    groups: tuple[ArrayLike, ArrayLike] | None = None
+    validation_pairs: ArrayLike | None = None
+    source_weight: ArrayLike | None = None
+    target_weight: ArrayLike | None = None
+
+
+class Clouds(NamedTuple):
+    """Both clouds, checked, as given and in common units.
+
+    Attributes
+    ----------
+    source, target
+        Points in the units of the data.
+    units
+        Common units.
+    x, y, a, b
+        Points and weights in common units and in the precision of the computation.
+    notes
+        What the user was warned of.
+    """
+
+    source: NDArray[np.float64]
+    target: NDArray[np.float64]
+    units: Units
+    x: Float[Array, "n d"]
+    y: Float[Array, "m d"]
+    a: Float[Array, " n"]
+    b: Float[Array, " m"]
+    notes: list[str]
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return self.source.shape[1]
+
+
+def check_clouds(data: FitData, *, dtype: str, normalize_weight: bool) -> Clouds:
+    """Check both clouds and bring them to common units."""
+    if is_traced(data.X, data.Y):
+        raise DataError(
+            "fit cannot be part of a function that JAX transforms, such as by jit or grad. "
+            "mongefit.build_map can: it is differentiable in the cost."
+        )
+    source, target = check_points(data.X, "X"), check_points(data.Y, "Y")
+    check_same_features(data.X, data.Y, source, target)
+    a, b = (
+        check_weights(weight, len(points), name, normalize=normalize_weight)
+        for weight, points, name in (
+            (data.source_weight, source, "source_weight"),
+            (data.target_weight, target, "target_weight"),
+        )
+    )
+    with noted_warnings() as notes:
+        _warn_of_constant_features(source, target)
+    units = Units.of(source, target, a, b)
+    kind = jnp.dtype("float32" if dtype == "float32" else "float64")
+    x, y = (units.into(points).astype(kind) for points in (source, target))
+    return Clouds(source, target, units, x, y, jnp.asarray(a, kind), jnp.asarray(b, kind), notes)
+
+
+def hash_arrays(*arrays: Any) -> str:
+    """A hash of some arrays, None among them."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        plain = np.ascontiguousarray(np.zeros(0) if array is None else array)
+        digest.update(f"{plain.dtype.str} {plain.shape}".encode())
+        digest.update(plain.tobytes())
+    return digest.hexdigest()
+
+
+def _warn_of_constant_features(source: np.ndarray, target: np.ndarray) -> None:
+    both_low = np.minimum(source.min(0), target.min(0))
+    both_high = np.maximum(source.max(0), target.max(0))
+    constant = np.nonzero(both_low == both_high)[0]
+    if len(constant) and len(source) + len(target) > 2:
+        names = ", ".join(map(str, constant[:5]))
+        warn_user(
+            f"{len(constant)} features are constant over both clouds (columns {names}); they carry "
+            "no information and could be left out."
+        )

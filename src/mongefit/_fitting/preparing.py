@@ -1,0 +1,269 @@
+"""From options and data to what there is to train."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit._costs import Cost
+from mongefit._fitting.apply import require_plan_memory, solve_map
+from mongefit._fitting.costs import build_cost, check_convex
+from mongefit._fitting.data import Clouds, FitData, check_clouds
+from mongefit._fitting.options import (
+    DIFFERENTIATIONS,
+    Checked,
+    FitOptions,
+    check_options,
+    check_terms,
+)
+from mongefit._numerics import cast
+from mongefit._runtime import (
+    chunk_size,
+    double_precision,
+    dual_bytes,
+    on_cpu,
+    require_memory,
+)
+from mongefit._training import (
+    BatchedProblem,
+    CostProblem,
+    Model,
+    Recipe,
+    learns,
+)
+from mongefit._validation import Knowledge, check_groups, check_pairs, check_validation_pairs
+from mongefit.errors import DataError, Option, ignored_warnings, noted_warnings, warn_user
+from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, Term, Weighted
+
+
+class Task(NamedTuple):
+    """A fit that is checked and not trained.
+
+    Attributes
+    ----------
+    options
+        What the user asked for.
+    clouds, known, held_out
+        Both clouds, what is known, and validation pairs or None.
+    costs
+        The cost of each start.
+    epsilon
+        Relative regularisation of the map.
+    problem, models
+        What to train and where to start; None and no models if there is nothing to learn.
+    """
+
+    options: FitOptions
+    clouds: Clouds
+    known: Knowledge
+    held_out: NDArray[np.int64] | None
+    costs: list[Cost]
+    epsilon: float
+    problem: CostProblem | BatchedProblem | None
+    models: list[Model]
+
+    def bytes_per_step(self) -> int:
+        """Memory that a step of one model needs."""
+        problem, model = self.problem, self.models[0]
+        part: Any = problem
+        if isinstance(problem, BatchedProblem):
+            part = problem.draw(jnp.asarray(0))[0]
+        n, m, dim = len(part.x), len(part.y), part.x.shape[1]
+        # What XLA sets aside for a step: a dual solve, vectors for every pair whose gradient is
+        # requested or kept from step to step, and layers of the pairs that are evaluated at a time
+        # with their tangents and slopes.
+        vectors = n * m if model.cost.h.solves else part.requested(model).count
+        layers = [leaf for leaf in jax.tree.leaves(model.cost.h) if jnp.ndim(leaf) == 2]
+        values = 5 * dim * vectors + 6 * sum(map(len, layers)) * chunk_size(n * m)
+        itemsize = part.x.dtype.itemsize
+        return dual_bytes(n, m, itemsize) + itemsize * values
+
+    def require_memory(self) -> None:
+        """Refuse what would not fit: a step of all models that are trained at once, or the plan."""
+        n, m = len(self.clouds.x), len(self.clouds.y)
+        remedy = "Set {batch_size}, such as 512."
+        if isinstance(self.problem, BatchedProblem):
+            n, m = self.problem.source.size, self.problem.target.size
+            remedy = "Set a smaller {batch_size}."
+        at_once = 1 if on_cpu() else len(self.models)
+        require_memory(
+            at_once * self.bytes_per_step(),
+            f"A training step between {n} and {m} points needs about",
+            remedy,
+            on_device=True,
+            batch_size=Option("batch_size"),
+        )
+        require_plan_memory(self.clouds)  # or training would be in vain
+
+
+def default_losses(known: Knowledge) -> list[Term]:
+    """The losses that what is known calls for."""
+    chosen: list[Term] = [] if known.pairs is None else [Paired()]
+    return chosen if known.groups is None else [*chosen, Groups()]
+
+
+@double_precision()
+def prepare(
+    options: FitOptions,
+    data: FitData,
+    *,
+    choose_losses: Callable[[Knowledge], list[Term]] = default_losses,
+    learn: bool = True,
+    use_knowledge: bool = True,
+) -> Task:
+    """Check everything, and set up what there is to train.
+
+    Parameters
+    ----------
+    options, data
+        What the user asked for and passed.
+    choose_losses
+        The losses to take where the options name none.
+    learn
+        Whether to train costs and flows that can be trained.
+    use_knowledge
+        Whether pairs and groups are used; if not, they are only checked.
+    """
+    with noted_warnings() as notes:
+        checked = check_options(options)
+    clouds = check_clouds(data, dtype=options.dtype, normalize_weight=options.normalize_weight)
+    clouds.notes[:0] = notes
+    known = _check_knowledge(options, data, clouds, used=use_knowledge)
+    held_out = check_validation_pairs(
+        data.validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
+    )
+    costs = [
+        cast(build_cost(clouds.dim, options, checked.seed + k), clouds.x.dtype)
+        for k in range(options.n_init)
+    ]
+    check_convex(costs[0], clouds)
+    task = Task(options, clouds, known, held_out, costs, checked.epsilon[1], None, [])
+    if not learn:
+        return task
+    losses = check_terms(
+        choose_losses(known) if options.losses is None else options.losses, "losses"
+    )
+    if not learns(costs[0]):
+        if losses:
+            warn_user(
+                "Pairs, groups and losses are not used: with a fixed cost and no diffeo nothing is "
+                "learned."
+            )
+        return task
+    if not losses:
+        raise DataError(
+            "There is a cost to learn and nothing to learn it from: give pairs or groups, or "
+            "losses=[TargetFit()] for the target alone, or use {cost} and no {diffeo} for a map "
+            "with a fixed cost.",
+            cost=Option("cost", "sqeuclidean"),
+            diffeo=Option("diffeo"),
+        )
+    if options.n_init > 1 and not any(
+        isinstance(each, str) for each in (options.cost, options.diffeo)
+    ):
+        warn_user(
+            "{n_init} has no effect: costs and flows that are given start as they are.",
+            n_init=Option("n_init"),
+        )
+    return _with_problem(task, checked, losses)
+
+
+def _check_knowledge(
+    options: FitOptions, data: FitData, clouds: Clouds, *, used: bool
+) -> Knowledge:
+    """What is known, checked. What is not used may be questionable: nobody learns from it."""
+    n, m = len(clouds.source), len(clouds.target)
+    with noted_warnings(clouds.notes) if used else ignored_warnings():
+        table, weight = check_pairs(
+            data.pairs, n, m,
+            weight=data.pair_weight, many_to_many=options.many_to_many or not used,
+        )  # fmt: skip
+        members = check_groups(data.groups, np.asarray(clouds.a), np.asarray(clouds.b))
+    return Knowledge(table, weight, members) if used else Knowledge()
+
+
+def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> Task:
+    """The task with what there is to train from each of its costs."""
+    options, clouds, known = task.options, task.clouds, task.known
+    dtype = clouds.x.dtype
+    weighted = [*losses, *checked.penalties]
+    terms = [each.term for each in weighted]
+    _check_requirements(terms, known)
+    models = [
+        cast(Model(cost, _initialise(terms, task, cost, checked, k)), dtype)
+        for k, cost in enumerate(task.costs)
+    ]
+    pairs = None if known.pairs is None else Pairs.of(
+        known.pairs,
+        jnp.asarray(known.pair_weight, dtype),
+        also=None if task.held_out is None else task.held_out[:, 0],
+    )  # fmt: skip
+    recipe = Recipe(
+        [term.name for term in terms],
+        weight=[each.weight for each in weighted],
+        n_losses=len(losses),
+        epsilon=checked.epsilon,
+        learning_rate=checked.learning_rate,
+        diffeo_learning_rate=checked.diffeo_learning_rate,
+        max_iter=int(options.max_iter),
+        optimizer=options.optimizer,
+        dtype=dtype,
+    )
+    problem = CostProblem(
+        recipe=recipe,
+        x=clouds.x, y=clouds.y, a=clouds.a, b=clouds.b,
+        pairs=pairs,
+        subsets=None if known.groups is None else Subsets(
+            Subset.of(known.groups[0], clouds.a), Subset.of(known.groups[1], clouds.b)
+        ),
+        dual_solver=checked.dual_solver,
+        differentiate=DIFFERENTIATIONS[options.differentiate],
+        validation=None if task.held_out is None else _pad(task.held_out, pairs, dtype),
+        pair_dtype="float32" if options.dtype == "mixed" else None,
+    )  # fmt: skip
+    size = options.batch_size
+    if size is not None and options.max_iter and size < max(len(clouds.x), len(clouds.y)):
+        return task._replace(problem=BatchedProblem.of(problem, size, checked.seed), models=models)
+    return task._replace(problem=problem, models=models)
+
+
+def _pad(held_out: NDArray[np.int64], pairs: Pairs | None, dtype: Any) -> Pairs:
+    """Validation pairs in the shapes of the known ones, so that all folds compile once."""
+    size = max(len(held_out), 0 if pairs is None else len(pairs.source))
+    table = np.concatenate([held_out, np.repeat(held_out[:1], size - len(held_out), axis=0)])
+    chosen = Pairs.of(table, jnp.asarray(np.arange(size) < len(held_out), dtype))
+    if pairs is None:
+        return chosen
+    return dataclasses.replace(chosen, rows=pairs.rows, columns=pairs.columns)
+
+
+def _check_requirements(terms: Sequence[Term], known: Knowledge) -> None:
+    """Refuse terms that need what was not given."""
+    given = {"pairs": known.pairs, "groups": known.groups}
+    for term in terms:
+        if term.requires is not None and given[term.requires] is None:
+            raise DataError(
+                f"{term.name}() needs {term.requires}: give fit(X, Y, {term.requires}=…), or leave "
+                "it out."
+            )
+
+
+def _initialise(
+    terms: Sequence[Term], task: Task, cost: Cost, checked: Checked, start: int
+) -> tuple[Term, ...]:
+    """The terms, with starting values for the arrays that they learn."""
+    if all(type(term).initialised is Term.initialised for term in terms):
+        return tuple(terms)
+    clouds = task.clouds
+    # Mean displacements of the source points under the plan of the cost before training.
+    P = np.asarray(solve_map(clouds, cost, checked.epsilon[0]).plan, np.float64)
+    mass = P.sum(axis=1)
+    mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
+    moves = mean - np.asarray(clouds.x)
+    return tuple(term.initialised(moves, mass, checked.seed + start) for term in terms)

@@ -1,0 +1,4 @@
+"""Diffeomorphisms Φ of R^d; one file for each flow library."""
+
+from mongefit._flows.autoregressive import AutoregressiveFlow as AutoregressiveFlow
+from mongefit._flows.base import Diffeo as Diffeo

@@ -1,0 +1,413 @@
+"""Model files: tensors and a JSON header in one safetensors file, with a checksum over both.
+
+Nothing in a file is ever executed or imported: the header names classes out of a registry, or those
+that the caller passes, and the tensors must be exactly those that the header names. The checksum
+finds damage; it is not a signature and says nothing about who wrote the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import mongefit
+from mongefit._estimators.ensemble import EnsembleMap
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._io import missing_file
+from mongefit._io.tensors import TensorFileError, read_tensors, write_tensors
+from mongefit._runtime import double_precision
+from mongefit._storage import version1
+from mongefit._storage.objects import CannotSaveError, Restorer, check_classes, describe, warm_up
+from mongefit._transport import EntropicMap
+from mongefit._versions import recorded_versions
+from mongefit.errors import ModelFileError, warn_user
+
+FORMAT = "mongefit-model"
+FORMAT_VERSION = 2
+# What pictures and reports take from the history of every trained model.
+_HISTORY = ("step", "loss", "epsilon", "applied")
+_DTYPES = ("float32", "float64")
+_CELLS = "single_cell"
+_ENSEMBLE = ("counts", "scores", "anchors", "reach")
+
+warm_up()
+
+
+class Section(NamedTuple):
+    """What `mongefit.single_cell` keeps in a model file beside the map.
+
+    Attributes
+    ----------
+    header
+        The entry of the header, for JSON.
+    tensors
+        Its arrays, by names of their own.
+    """
+
+    header: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+
+def save(
+    estimator: MongeMap | EnsembleMap,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    single_cell: Section | None = None,
+) -> None:
+    """Write a fitted estimator to one file, completely or not at all."""
+    tensors: dict[str, np.ndarray] = {}
+    left_out: list[str] = []
+    with double_precision():
+        if isinstance(estimator, EnsembleMap):
+            header = _describe_ensemble(estimator, tensors, left_out)
+        else:
+            header = _describe_map(estimator, "", tensors, left_out)
+    header |= {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "mongefit": mongefit.__version__,
+        "versions": recorded_versions(),
+    }
+    if single_cell is not None:
+        header[_CELLS] = single_cell.header
+        tensors |= {f"{_CELLS}.{name}": array for name, array in single_cell.tensors.items()}
+    write_tensors(path, header, tensors, overwrite=overwrite)
+    if left_out:
+        warn_user(
+            f"{os.fspath(path)} does not keep {', '.join(dict.fromkeys(left_out))}: a file cannot "
+            "hold functions. The loaded model maps points all the same, and has the default there."
+        )
+
+
+def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> Any:
+    """Read an estimator that `MongeMap.save` or `EnsembleMap.save` wrote.
+
+    It maps points to the same bits.
+
+    Parameters
+    ----------
+    path
+        The file.
+    classes
+        Classes of your own that the model holds, such as a subclass of `ConvexFunction`. A file
+        never causes an import.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, or of a version that this release cannot read, or if it
+        holds a class that was not passed.
+    """
+    return load_with_cells(path, classes=classes)[0]
+
+
+def load_with_cells(
+    path: str | os.PathLike[str], *, classes: Sequence[type] = ()
+) -> tuple[Any, Section | None]:
+    """As `load`, with what `mongefit.single_cell` keeps there, unchecked, or None."""
+    own = check_classes(classes)
+    header, tensors = _read(path)
+    try:
+        with double_precision():
+            if header["version"] == 1:
+                header, tensors = version1.translate(header, tensors)
+            restorer = Restorer(tensors, own)
+            cells = _cells(header, tensors, restorer)
+            model = _restore(header, tensors, restorer)
+            if extra := sorted(tensors.keys() - restorer.used):
+                raise ModelFileError(f"the tensor {extra[0]} does not belong to this model.")
+            return model, cells
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from None
+    except Exception as error:  # whatever a forged header leads to
+        raise ModelFileError(
+            f"{os.fspath(path)} is not a valid model: its header does not describe one ({error})."
+        ) from error
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a model file as this version has it, after the checksum has been verified."""
+    header, tensors = _read(path)
+    try:
+        return version1.translate(header, tensors)[0] if header["version"] == 1 else header
+    except Exception as error:  # whatever a forged header leads to
+        raise ModelFileError(
+            f"{os.fspath(path)} has a header that does not describe a model."
+        ) from error
+
+
+def _describe_map(
+    estimator: MongeMap, prefix: str, tensors: dict[str, np.ndarray], left_out: list[str]
+) -> dict[str, Any]:
+    """The header of one map; its tensors are named with the prefix."""
+    fitted = estimator.map_
+    tensors |= {f"{prefix}history.{name}": part for name, part in estimator.history_.items()}
+    header = {
+        "estimator": "MongeMap",
+        "options": describe_options(estimator.get_params(deep=False), prefix, tensors, left_out),
+        "map": describe(fitted, f"{prefix}map", tensors),
+        "dtype": str(fitted.x.dtype),
+        "shape": [len(fitted.x), len(fitted.y), estimator.n_features_in_],
+        "n_iter": estimator.n_iter_,
+        "losses": {
+            "tuple": [
+                _describe_or_leave_out(loss, f"{prefix}losses[{k}]", tensors, left_out)
+                for k, loss in enumerate(estimator.losses_)
+            ]
+        },
+        "scores": [score if np.isfinite(score) else None for score in estimator.scores_.tolist()],
+        "diagnostics": estimator.diagnostics_,
+        "data_sha256": estimator.data_sha256_,
+    }
+    return header | _names(estimator)
+
+
+def _describe_ensemble(
+    ensemble: EnsembleMap, tensors: dict[str, np.ndarray], left_out: list[str]
+) -> dict[str, Any]:
+    options = ensemble.get_params(deep=False)
+    template = options.pop("estimator")
+    tensors |= {
+        f"ensemble.{name}": np.asarray(value) for name, value in ensemble._calibration().items()
+    }
+    header = {
+        "estimator": "EnsembleMap",
+        "options": describe_options(options, "", tensors, left_out),
+        "template": None
+        if template is None
+        else describe_options(template.get_params(deep=False), "template.", tensors, left_out),
+        "members": [
+            _describe_map(member, f"members[{k}].", tensors, left_out)
+            for k, member in enumerate(ensemble.members_)
+        ],
+    }
+    return header | _names(ensemble)
+
+
+def _names(estimator: Any) -> dict[str, list[str]]:
+    if not hasattr(estimator, "feature_names_in_"):
+        return {}
+    return {"feature_names": list(map(str, estimator.feature_names_in_))}
+
+
+def describe_options(
+    options: Mapping[str, Any],
+    prefix: str = "",
+    tensors: dict[str, np.ndarray] | None = None,
+    left_out: list[str] | None = None,
+) -> dict[str, Any]:
+    """Options as JSON.
+
+    Costs and flows are marked, and come back as their fitted selves. What holds a function is left
+    out.
+    """
+    from mongefit._convex import ConvexFunction
+
+    tensors, left_out = {} if tensors is None else tensors, [] if left_out is None else left_out
+    described = {}
+    for name, value in options.items():
+        if isinstance(value, ConvexFunction) or (name == "diffeo" and _has_flow(value)):
+            described[name] = {"fitted": name}
+        elif isinstance(value, np.ndarray | jax.Array):
+            described[name] = describe(tuple(np.ravel(value).tolist()), name, tensors)
+        else:
+            where = f"{prefix}options.{name}"
+            described[name] = _describe_or_leave_out(value, where, tensors, left_out)
+    return described
+
+
+def _has_flow(value: Any) -> bool:
+    return not isinstance(value, str) and value is not None
+
+
+def _describe_or_leave_out(
+    value: Any, name: str, tensors: dict[str, np.ndarray], left_out: list[str]
+) -> Any:
+    own: dict[str, np.ndarray] = {}
+    try:
+        described = describe(value, name, own)
+    except CannotSaveError:
+        left_out.append(name)
+        return {"left_out": str(value)[:200]}
+    tensors |= own
+    return described
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        raise ModelFileError(f"{name} is a folder. Name a model file in it.")
+    if not os.path.exists(name):
+        raise ModelFileError(missing_file(name))
+    try:
+        return read_tensors(name, lambda header: _check_version(name, header))
+    except TensorFileError as error:
+        raise ModelFileError(
+            f"{name} is not a mongefit model, or is damaged ({error}). Models are written by "
+            "MongeMap.save and by the command 'mongefit fit'."
+        ) from error
+
+
+def _check_version(name: str, header: dict[str, Any]) -> None:
+    if header.get("format") != FORMAT or "version" not in header:
+        raise ModelFileError(f"{name} is a safetensors file, but not a mongefit model.")
+    version = header["version"]
+    # Not isinstance, which takes True for a whole number.
+    if type(version) is not int or version < 1:
+        raise ModelFileError(
+            f"{name} has format version {version!r}, which no release of mongefit writes: versions "
+            "are whole numbers from 1. Save the model again."
+        )
+    if version > FORMAT_VERSION:
+        raise ModelFileError(
+            f"{name} has format version {version}; this release of mongefit reads up to "
+            f"{FORMAT_VERSION}. Upgrade mongefit."
+        )
+
+
+def _restore(
+    header: dict[str, Any], tensors: Mapping[str, np.ndarray], restorer: Restorer
+) -> MongeMap | EnsembleMap:
+    kind = header["estimator"]
+    if kind == "EnsembleMap":
+        return _restore_ensemble(header, tensors, restorer)
+    if kind != "MongeMap":
+        raise ModelFileError(f"it holds an estimator of the unknown kind {str(kind)[:40]!r}.")
+    return _restore_map(header, "", tensors, restorer)
+
+
+def _restore_map(
+    header: dict[str, Any], prefix: str, tensors: Mapping[str, np.ndarray], restorer: Restorer
+) -> MongeMap:
+    entropic_map = restorer.restore(header["map"])
+    _check_map(entropic_map, header["shape"], header["dtype"])
+    history = {
+        name.removeprefix(f"{prefix}history."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(f"{prefix}history.")
+    }
+    restorer.used.update(f"{prefix}history.{name}" for name in history)
+    if header["n_iter"] > 0 and (absent := [key for key in _HISTORY if key not in history]):
+        raise ModelFileError(
+            f"the tensor {prefix}history.{absent[0]} is missing from a model trained for "
+            f"{header['n_iter']} steps."
+        )
+    estimator = MongeMap(**_restore_options(header["options"], restorer, entropic_map))
+    estimator.map_ = entropic_map
+    estimator.units_ = entropic_map.units
+    estimator.history_ = history
+    estimator.n_iter_ = header["n_iter"]
+    estimator.losses_ = tuple(
+        None if _is_left_out(each) else restorer.restore(each) for each in header["losses"]["tuple"]
+    )
+    scores = [np.inf if score is None else score for score in header.get("scores", [])]
+    estimator.scores_ = np.asarray(scores, dtype=np.float64)
+    estimator.diagnostics_ = dict(header["diagnostics"])
+    estimator.data_sha256_ = header["data_sha256"]
+    estimator.n_features_in_ = header["shape"][2]
+    _restore_names(estimator, header)
+    return estimator
+
+
+def _restore_ensemble(
+    header: dict[str, Any], tensors: Mapping[str, np.ndarray], restorer: Restorer
+) -> EnsembleMap:
+    members = [
+        _restore_map(each, f"members[{k}].", tensors, restorer)
+        for k, each in enumerate(header["members"])
+    ]
+    template = header["template"]
+    if template is not None:
+        template = MongeMap(**_restore_options(template, restorer, members[0].map_))
+    ensemble = EnsembleMap(template, **_restore_options(header["options"], restorer, None))
+    calibration = {}
+    for name in _ENSEMBLE:
+        calibration[name] = tensors[f"ensemble.{name}"]
+        restorer.used.add(f"ensemble.{name}")
+    ensemble._restore(members, calibration)
+    _restore_names(ensemble, header)
+    return ensemble
+
+
+def _restore_names(estimator: Any, header: dict[str, Any]) -> None:
+    if "feature_names" in header:
+        estimator.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
+
+
+def _restore_options(
+    options: dict[str, Any], restorer: Restorer, entropic_map: EntropicMap | None
+) -> dict[str, Any]:
+    restored = {}
+    for name, spec in options.items():
+        if _is_left_out(spec):
+            continue  # the default
+        if isinstance(spec, dict) and "fitted" in spec:
+            cost: Any = entropic_map.cost if entropic_map is not None else None
+            flows = cost.phi_mu if cost.shared else (cost.phi_mu, cost.phi_nu)
+            restored[name] = cost.h if name == "cost" else flows
+        else:
+            restored[name] = restorer.restore(spec)
+    return restored
+
+
+def _is_left_out(spec: Any) -> bool:
+    return isinstance(spec, dict) and "left_out" in spec
+
+
+def _check_map(entropic_map: Any, shape: Any, dtype: Any) -> None:
+    """Refuse a map whose parts do not fit together."""
+    if not isinstance(entropic_map, EntropicMap):
+        raise ModelFileError("it holds no map.")
+    # Not isinstance, which takes True for a whole number.
+    if len(shape) != 3 or any(type(size) is not int or size < 1 for size in shape):
+        raise ModelFileError("its shape is not three whole numbers from 1 on.")
+    if dtype not in _DTYPES:
+        raise ModelFileError(f"it has numbers of the unknown type {str(dtype)[:40]!r}.")
+    n, m, dim = shape
+    expected = {"x": (n, dim), "y": (m, dim), "a": (n,), "b": (m,), "f": (n,), "g": (m,), "eps": ()}
+    for name, size in expected.items():
+        found = getattr(entropic_map, name)
+        if found.shape != size or found.dtype != dtype:
+            raise ModelFileError(
+                f"the tensor map.{name} is {found.dtype}{list(found.shape)}; this model needs "
+                f"{dtype}{list(size)}."
+            )
+    units, cost = entropic_map.units, entropic_map.cost
+    if units.centre.shape != (dim,) or units.scale.shape != ():
+        raise ModelFileError(f"its units are not those of {dim} features.")
+    if any(leaf.dtype != dtype for leaf in jax.tree.leaves(cost) if eqx.is_inexact_array(leaf)):
+        raise ModelFileError(f"a tensor of its cost is not {dtype}.")
+
+    def evaluate(x, y):
+        u, v = cost.latent_source(x), cost.latent_target(y)
+        return cost.h.value_and_gradient(u - v), cost.h.hessian(u - v)
+
+    point = jax.ShapeDtypeStruct((1, dim), jnp.dtype(dtype))
+    try:
+        (value, gradient), hessian = eqx.filter_eval_shape(evaluate, point, point)
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"its cost is not one of {dim} features.") from error
+    if (value.shape, gradient.shape, hessian.shape) != ((1,), (1, dim), (1, dim, dim)):
+        raise ModelFileError(f"its cost is not one of {dim} features.")
+
+
+def _cells(
+    header: dict[str, Any], tensors: Mapping[str, np.ndarray], restorer: Restorer
+) -> Section | None:
+    if _CELLS not in header:
+        return None
+    prefix = f"{_CELLS}."
+    found = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+    restorer.used.update(prefix + name for name in found)
+    return Section(header[_CELLS], found)

@@ -1,0 +1,392 @@
+r"""The entropic map: the one kernel of T, T⁻¹ and the conditional weights.
+
+Forward, with u = Φμ(x) and the softmax weights s of the potential,
+
+    p(u) = Σ_j s_j ∇h(u − v_j),    T(x) = Φν⁻¹(u − (∇h)⁻¹(p(u))),
+
+and in reverse p(v) = Σ_i t_i ∇h(u_i − v), T⁻¹(y) = Φμ⁻¹(v + (∇h)⁻¹(p(v))). No symmetry of h is
+assumed. `displace` computes both from potentials; the training step and `EntropicMap` call it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from mongefit._costs import Cost
+from mongefit._duals import (
+    Differentiation,
+    DualProblem,
+    DualSolution,
+    DualSolver,
+    as_floats,
+    check_differentiation,
+    check_regularisation,
+    soft_minimum,
+    solve_dual,
+)
+from mongefit._inverse import InverseGradientSolver, inverse_gradient
+from mongefit._numerics import safe_log, safe_norm
+from mongefit._pairs import PairCosts, PairRequest, take
+from mongefit._registry import Registered
+from mongefit._runtime import double_precision, is_traced, to_device
+from mongefit.errors import DataError
+
+
+class Potentials(eqx.Module):
+    """Weights and potentials of both clouds, and eps: all that determines an entropic map."""
+
+    a: Float[Array, " n"]
+    b: Float[Array, " m"]
+    f: Float[Array, " n"]
+    g: Float[Array, " m"]
+    eps: Float[Array, ""]
+
+
+class Displaced(eqx.Module):
+    """Displacements (∇h)⁻¹(p) of the requested points, and how well they were found.
+
+    Attributes
+    ----------
+    s, t
+        Conditional weights of the requested rows over v, and of the requested columns over u.
+    rows, columns
+        Displacements of the requested rows, u − T, and of the requested columns, T⁻¹ − v.
+    residual, converged
+        Of the inverse gradient, for the rows followed by the columns.
+    iterations
+        Iterations that the slowest point took.
+    """
+
+    s: Float[Array, "r m"]
+    t: Float[Array, "c n"]
+    rows: Float[Array, "r d"]
+    columns: Float[Array, "c d"]
+    residual: Float[Array, " both"]
+    converged: Bool[Array, " both"]
+    iterations: Int[Array, ""]
+
+    @property
+    def z(self) -> Float[Array, "both d"]:
+        """All displacements, the rows first."""
+        return jnp.concatenate([self.rows, self.columns])
+
+
+def displace(
+    costs: PairCosts,
+    potentials: Potentials,
+    *,
+    guess: Float[Array, "both d"] | None = None,
+    solver: InverseGradientSolver | None = None,
+    one_step: bool = False,
+) -> Displaced:
+    """How far the map moves the requested points of two latent clouds, in both directions.
+
+    Parameters
+    ----------
+    costs
+        Costs of all pairs, and the rows and columns to move.
+    potentials
+        Weights, potentials and eps. Those of a side that nothing is moved towards are not used.
+    guess
+        Where to start the search for each displacement. Rows that are not finite, and all rows by
+        default, start from the mean displacement, which is the answer for quadratic h.
+    solver
+        Method for (∇h)⁻¹.
+    one_step
+        Use the fast derivative of `inverse_gradient`, which is right to first order only.
+    """
+    h, u, v = costs.h, costs.u, costs.v
+    rows, columns, eps = costs.request.rows, costs.request.columns, potentials.eps
+    # Without rows, or columns, there are no weights, and no potentials need fit.
+    s = take(costs.C, rows)
+    if len(rows):
+        s = conditional_weights(s, potentials.b, potentials.g, eps)
+    t = take(costs.C.T, columns)
+    if len(columns):
+        t = conditional_weights(t, potentials.a, potentials.f, eps)
+    of_rows, of_columns = costs.gradients(s, t)
+    p = jnp.concatenate(
+        [jnp.einsum("Nm,Nmd->Nd", s, of_rows), jnp.einsum("Nm,Nmd->Nd", t, of_columns)]
+    )
+    start = mean = jnp.concatenate([u[rows] - s @ v, t @ u - v[columns]])
+    if guess is not None:
+        start = jnp.where(jnp.isfinite(guess), guess, jax.lax.stop_gradient(mean))
+    found = inverse_gradient(h, p, start, solver=solver, one_step=one_step)
+    split = len(rows)
+    return Displaced(
+        s, t, found.z[:split], found.z[split:], found.residual, found.converged, found.iterations
+    )
+
+
+def conditional_weights(
+    C: Float[Array, "N m"],
+    weight: Float[Array, " m"],
+    potential: Float[Array, " m"],
+    eps: Float[Array, ""],
+) -> Float[Array, "N m"]:
+    """s = softmax_j(log weight_j + (potential_j − C_j)/eps), for every row of C."""
+    return jax.nn.softmax(safe_log(weight) + (potential - C) / eps, axis=1)
+
+
+class Units(Registered):
+    """Common units of both clouds: one centre and one scalar scale.
+
+    One scale for all features and both sides, because anything else would change what squared
+    Euclidean means.
+    """
+
+    centre: Float[Array, " d"]
+    scale: Float[Array, ""]
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Units:
+        """Weighted mean of both clouds, and their root mean square distance to it per feature."""
+        centre = 0.5 * (a @ x + b @ y)
+        largest = max(np.abs(x - centre).max(), np.abs(y - centre).max())
+        if largest > 0:
+            # Divided by the largest first: squares of 1e170 would overflow, of 1e-170 vanish.
+            spread = a @ ((x - centre) / largest) ** 2 + b @ ((y - centre) / largest) ** 2
+            scale = largest * np.sqrt(0.5 * np.mean(spread))
+        else:
+            scale = 1.0
+        return cls(to_device(centre), to_device(scale))
+
+    @classmethod
+    def none(cls, dim: int) -> Units:
+        """Leave the data as they are."""
+        return cls(jnp.zeros(dim), jnp.ones(()))
+
+    def into(self, x: Float[Array | np.ndarray, "N d"]) -> Float[Array, "N d"]:
+        """From the data's units into common units."""
+        if isinstance(x, np.ndarray) and not is_traced(self):
+            # By NumPy, which has nothing to compile.
+            return to_device((x - np.asarray(self.centre)) / np.asarray(self.scale))
+        return (jnp.asarray(x) - self.centre) / self.scale
+
+    def out_of(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """From common units back into the data's."""
+        return x * self.scale + self.centre
+
+
+class Transported(eqx.Module):
+    """Mapped points and how well each was found.
+
+    Attributes
+    ----------
+    points
+        T(x) or T⁻¹(y).
+    residual
+        Relative residual of the inverse gradient.
+    round_trip
+        ‖Φ(Φ⁻¹(w)) − w‖ / (1 + ‖w‖) of the flow that brought each point back from the latent space.
+    converged
+        Whether the inverse gradient was found within tolerance.
+    distance
+        From each point that was mapped to the nearest one that was fitted, in common units.
+    """
+
+    points: Float[Array, "N d"]
+    residual: Float[Array, " N"]
+    round_trip: Float[Array, " N"]
+    converged: Bool[Array, " N"]
+    distance: Float[Array, " N"]
+
+
+def _nearest(points: Float[Array, "N d"], others: Float[Array, "n d"]) -> Float[Array, " N"]:
+    """The distance of each point to the nearest of others, held constant."""
+    points, others = jax.lax.stop_gradient((points, others))
+    squares = jnp.sum(points**2, 1)[:, None] + jnp.sum(others**2, 1) - 2 * points @ others.T
+    return jnp.sqrt(jnp.maximum(jnp.min(squares, axis=1), 0.0))
+
+
+class EntropicMap(Registered):
+    """An entropic map in both directions, as arrays: it can be saved, vmapped and differentiated.
+
+    Points go in and come out in the units of the data; everything stored is in common units.
+
+    Attributes
+    ----------
+    cost
+        The cost c(x, y) = h(Φμ(x) − Φν(y)).
+    x, a, f
+        Source points, weights and potential.
+    y, b, g
+        Target points, weights and potential.
+    eps
+        Absolute regularisation.
+    units
+        Common units of both clouds.
+    inverse_solver
+        Method for (∇h)⁻¹.
+    """
+
+    cost: Cost
+    x: Float[Array, "n d"]
+    y: Float[Array, "m d"]
+    a: Float[Array, " n"]
+    b: Float[Array, " m"]
+    f: Float[Array, " n"]
+    g: Float[Array, " m"]
+    eps: Float[Array, ""]
+    units: Units
+    inverse_solver: InverseGradientSolver | None = None
+
+    def forward(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """T(x) for every row of x."""
+        return self.transport(x).points
+
+    def reverse(self, y: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """T⁻¹(y) for every row of y."""
+        return self.transport(y, reverse=True).points
+
+    def transport(
+        self, points: Float[Array, "N d"], *, reverse: bool = False, every_order: bool = True
+    ) -> Transported:
+        """T, or T⁻¹ if ``reverse``, with residuals; differentiable.
+
+        Without ``every_order`` pairs that carry no mass are left out where h need not be evaluated,
+        which is faster. Only first derivatives, in reverse mode, are then right.
+        """
+        points = _as_rows(points, self.x.shape[1])
+        with double_precision(self, points):
+            cost = self.cost
+            inside = self.units.into(points).astype(self.x.dtype)
+            everything, nothing = np.arange(len(points)), np.arange(0)
+            if reverse:
+                u, v = cost.latent_source(self.x), cost.latent_target(inside)
+                request = PairRequest(nothing, everything, len(u), len(v))
+            else:
+                u, v = cost.latent_source(inside), cost.latent_target(self.y)
+                request = PairRequest(everything, nothing, len(u), len(v))
+            costs = PairCosts(cost.h, u, v, request, every_order=every_order)
+            moved = displace(
+                costs, self._potentials, solver=self.inverse_solver, one_step=not every_order
+            )
+            image = v + moved.columns if reverse else u - moved.rows
+            back, there = (
+                (cost.source_from_latent, cost.latent_source)
+                if reverse
+                else (cost.target_from_latent, cost.latent_target)
+            )
+            result = back(image)
+            round_trip = safe_norm(there(result) - image) / (1 + safe_norm(image))
+            return Transported(
+                self.units.out_of(result),
+                moved.residual,
+                round_trip,
+                moved.converged,
+                _nearest(inside, self.y if reverse else self.x),
+            )
+
+    def f_hat(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """f̂(x) = −eps log Σ_j b_j exp((g_j − c(x, y_j))/eps), at any point, in common units."""
+        with double_precision(self, x):
+            inside = self.units.into(x).astype(self.x.dtype)
+            return soft_minimum(self.cost.matrix(inside, self.y), self.b, self.g, self.eps)
+
+    def g_hat(self, y: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """ĝ(y) = −eps log Σ_i a_i exp((f_i − c(x_i, y))/eps), at any point, in common units."""
+        with double_precision(self, y):
+            inside = self.units.into(y).astype(self.x.dtype)
+            return soft_minimum(self.cost.matrix(self.x, inside).T, self.a, self.f, self.eps)
+
+    def plan(self) -> Float[Array, "n m"]:
+        """The plan between the stored clouds."""
+        with double_precision(self):
+            C = self.cost.matrix(self.x, self.y)
+            return DualProblem(C, self.a, self.b, eps=self.eps).plan(self.f, self.g)
+
+    @property
+    def _potentials(self) -> Potentials:
+        return Potentials(self.a, self.b, self.f, self.g, self.eps)
+
+
+def _as_rows(points: Any, dim: int) -> Any:
+    """Points in rows with d columns, arrays as they are, lists converted."""
+    array = points if isinstance(points, np.ndarray | jax.Array) else as_floats(points)
+    if array.ndim != 2 or array.shape[1] != dim:
+        hint = " Write x[None] for a single point." if array.ndim == 1 else ""
+        raise DataError(
+            f"Points must be rows of {dim} features, [N, {dim}], got shape {array.shape}.{hint}"
+        )
+    return array
+
+
+def relative_eps(
+    C: Float[Array, "n m"], a: Float[Array, " n"], b: Float[Array, " m"], epsilon: float | Array
+) -> Float[Array, ""]:
+    """eps = epsilon · mean_{a⊗b}(C), the mean held constant under differentiation.
+
+    The mean is kept above rounding, so that eps is positive when every cost is zero.
+    """
+    mean = jax.lax.stop_gradient(a @ C @ b)
+    return epsilon * jnp.maximum(mean, jnp.finfo(C.dtype).eps)
+
+
+def build_map(
+    cost: Cost,
+    x: Float[Array, "n d"],
+    y: Float[Array, "m d"],
+    *,
+    epsilon: float | Float[Array, ""] = 0.01,
+    a: Float[Array, " n"] | None = None,
+    b: Float[Array, " m"] | None = None,
+    units: Units | None = None,
+    dual_solver: DualSolver | None = None,
+    inverse_solver: InverseGradientSolver | None = None,
+    differentiate: Differentiation = "implicit",
+    g_init: Float[Array, " m"] | None = None,
+    C: Float[Array, "n m"] | None = None,
+    block_size: int | None = None,
+) -> tuple[EntropicMap, DualSolution]:
+    """Solve the dual problem between two clouds and build its map, differentiable throughout.
+
+    Parameters
+    ----------
+    cost
+        The cost.
+    x, y
+        Source and target points, [n, d] and [m, d], in common units.
+    epsilon
+        Regularisation relative to the mean cost, positive.
+    a, b
+        Weights, non-negative with sum 1; uniform by default.
+    units
+        Units in which the map's own inputs and outputs are given; as they are by default.
+    dual_solver, inverse_solver
+        Methods for the potentials and for (∇h)⁻¹.
+    differentiate
+        How the potentials are differentiated; see `solve_dual`.
+    g_init
+        Potentials to start from.
+    C
+        The cost matrix, where it is known; else it is evaluated.
+    block_size
+        Rows of the cost matrix evaluated at a time.
+
+    Returns
+    -------
+    EntropicMap, DualSolution
+        The map, and the status of the solve behind it.
+    """
+    if not isinstance(cost, Cost):
+        raise DataError(f"cost must be a Cost, such as Cost(h), got {type(cost).__name__}.")
+    check_differentiation(differentiate)
+    check_regularisation(epsilon, "epsilon")
+    x, y = as_floats(x), as_floats(y)
+    for points in (x, y):
+        _as_rows(points, x.shape[-1])
+    a = jnp.full(x.shape[0], 1 / x.shape[0], x.dtype) if a is None else as_floats(a)
+    b = jnp.full(y.shape[0], 1 / y.shape[0], y.dtype) if b is None else as_floats(b)
+    C = cost.matrix(x, y, block_size=block_size) if C is None else C
+    problem = DualProblem(C, a, b, eps=relative_eps(C, a, b, epsilon))
+    dual = solve_dual(problem, g_init=g_init, solver=dual_solver, differentiate=differentiate)
+    units = Units.none(x.shape[1]) if units is None else units
+    entropic_map = EntropicMap(cost, x, y, a, b, dual.f, dual.g, problem.eps, units, inverse_solver)
+    return entropic_map, dual

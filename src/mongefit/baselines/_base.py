@@ -1,0 +1,148 @@
+"""The surface that baselines without an entropic map share."""
+
+from __future__ import annotations
+
+import abc
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mongefit._estimators.queries import check_query, negative_rmse
+from mongefit._validation import (
+    Knowledge,
+    check_groups,
+    check_pairs,
+    check_points,
+    check_positive,
+    check_same_features,
+    check_switch,
+    check_weights,
+)
+from mongefit.baselines._plans import entropic_plan
+from mongefit.errors import ConvergenceWarning, warn_user
+
+Points = NDArray[np.float64]
+
+
+class Baseline(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, abc.ABC):
+    """A map from a source cloud to a target cloud, and the cost that belongs to it.
+
+    A family says how it learns, how it moves points and what moving costs; checks, plans and scores
+    are common to all.
+    """
+
+    epsilon: float
+    many_to_many: bool
+    normalize_weight: bool
+
+    source_: Points
+    target_: Points
+    source_weight_: NDArray[np.float64]
+    target_weight_: NDArray[np.float64]
+
+    @abc.abstractmethod
+    def _learn(
+        self,
+        x: Points,
+        y: Points,
+        a: NDArray[np.float64],
+        b: NDArray[np.float64],
+        known: Knowledge,
+    ) -> None:
+        """Set what is learned; raise before anything is set."""
+
+    @abc.abstractmethod
+    def _move(self, x: Points) -> Points:
+        """T(x) for every row of x."""
+
+    @abc.abstractmethod
+    def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
+        """c(x_i, y_j) for all pairs of rows."""
+
+    def fit(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        groups: tuple[ArrayLike, ArrayLike] | None = None,
+        source_weight: ArrayLike | None = None,
+        target_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the map.
+
+        All baselines take what `MongeMap` takes, so that one loop can fit them all. What a family
+        does not learn from is checked and not used.
+
+        Parameters
+        ----------
+        X, Y
+            Source and target points, [n, d] and [m, d].
+        pairs
+            Known pairs, integers [k, 2]: row of X, row of Y.
+        pair_weight
+            How much each pair counts, relative to the others.
+        groups
+            Labels of the rows of X and of Y; None, or −1 among whole numbers, marks a point whose
+            group is not known.
+        source_weight, target_weight
+            Weights of the points, non-negative with sum 1; uniform by default.
+
+        Returns
+        -------
+        Self
+            This estimator.
+        """
+        check_positive(self.epsilon, "epsilon")
+        for name in ("many_to_many", "normalize_weight"):
+            check_switch(getattr(self, name), name)
+        x, y = check_points(X, "X"), check_points(Y, "Y")
+        check_same_features(X, Y, x, y)
+        normalize = self.normalize_weight
+        a = check_weights(source_weight, len(x), "source_weight", normalize=normalize)
+        b = check_weights(target_weight, len(y), "target_weight", normalize=normalize)
+        table, weight = check_pairs(
+            pairs, len(x), len(y), weight=pair_weight, many_to_many=self.many_to_many
+        )
+        self._learn(x, y, a, b, Knowledge(table, weight, check_groups(groups, a, b)))
+        validate_data(self, X, skip_check_array=True)
+        # Copies: the caller may go on to write into the arrays.
+        self.source_, self.target_ = x.copy(), y.copy()
+        self.source_weight_, self.target_weight_ = a, b
+        return self
+
+    def transform(self, X: ArrayLike) -> Points:
+        """T(x) for every row of X, at any point."""
+        return self._move(check_query(self, X, "X"))
+
+    def cost_matrix(self, X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
+        """c(x_i, y_j) for all pairs of rows."""
+        return self._cost(check_query(self, X, "X"), check_query(self, Y, "Y"))
+
+    def score(self, X: ArrayLike, Y: ArrayLike) -> float:
+        """−RMSE of T(x_i) against y_i over paired rows: higher is better."""
+        return negative_rmse(self, X, Y)
+
+    @property
+    def coupling_(self) -> NDArray[np.float64]:
+        """The entropic plan of `cost_matrix` between the clouds that were fitted, [n, m]."""
+        check_is_fitted(self)
+        C = self._cost(self.source_, self.target_)
+        P, used = entropic_plan(C, self.source_weight_, self.target_weight_, self.epsilon)
+        if used > self.epsilon:
+            warn_user(
+                f"The dual solve did not converge at epsilon {self.epsilon:g}; the plan is that of "
+                f"epsilon {used:g}, the smallest that did.",
+                ConvergenceWarning,
+            )
+        return P
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

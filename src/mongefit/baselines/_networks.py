@@ -1,0 +1,87 @@
+"""Networks without structure: a cost of two points, and a map."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from mongefit._costs import pairwise_value
+
+
+class Network(eqx.Module):
+    """A multilayer perceptron with gelu activations and a linear last layer."""
+
+    weight: tuple[Float[Array, "w v"], ...]
+    bias: tuple[Float[Array, " w"], ...]
+
+    def __init__(self, widths: tuple[int, ...], *, key: PRNGKeyArray):
+        sizes = [(after, before) for before, after in pairwise(widths)]
+        keys = jr.split(key, (len(sizes), 2))
+        # Uniform in ±1/√(fan-in), which keeps the size of what goes through.
+        limits = [1 / before**0.5 for _, before in sizes]
+        self.weight = tuple(
+            jr.uniform(each[0], size, minval=-limit, maxval=limit)
+            for each, size, limit in zip(keys, sizes, limits, strict=True)
+        )
+        self.bias = tuple(
+            jr.uniform(each[1], size[:1], minval=-limit, maxval=limit)
+            for each, size, limit in zip(keys, sizes, limits, strict=True)
+        )
+
+    def __call__(self, x: Float[Array, "N d"]) -> Float[Array, "N e"]:
+        return self.after_first(x @ self.weight[0].T + self.bias[0])
+
+    def after_first(self, x: Float[Array, "N w"]) -> Float[Array, "N e"]:
+        """The output, from that of the first layer before its activation."""
+        for weight, bias in zip(self.weight[1:], self.bias[1:], strict=True):
+            x = jax.nn.gelu(x) @ weight.T + bias
+        return x
+
+
+class MLPCost(eqx.Module):
+    """c(x, y) = softplus of a network of both points: positive, and otherwise without structure."""
+
+    network: Network
+
+    def __init__(self, dim: int, widths: tuple[int, ...], *, key: PRNGKeyArray):
+        self.network = Network((2 * dim, *widths, 1), key=key)
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """c(x_i, y_j) for all pairs."""
+        # The first layer is a sum of a part of x and one of y, which need not be computed per pair.
+        first, dim = self.network.weight[0], x.shape[1]
+        u = x @ first[:, :dim].T + self.network.bias[0]
+        v = -y @ first[:, dim:].T
+        rest: Any = _AfterFirst(self.network)
+        return pairwise_value(rest, u, v)
+
+
+class _AfterFirst(eqx.Module):
+    """A cost from its first layer on, as a function of u − v like every other cost."""
+
+    network: Network
+
+    def value(self, z: Float[Array, "N w"]) -> Float[Array, " N"]:
+        return jax.nn.softplus(self.network.after_first(z)[:, 0])
+
+
+class NeuralMap(eqx.Module):
+    """T(x) = x + a network of x, zero at the start."""
+
+    network: Network
+
+    def __init__(self, dim: int, widths: tuple[int, ...], *, key: PRNGKeyArray):
+        self.network = eqx.tree_at(
+            lambda network: (network.weight[-1], network.bias[-1]),
+            Network((dim, *widths, dim), key=key),
+            replace_fn=jnp.zeros_like,
+        )
+
+    def __call__(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        return x + self.network(x)

@@ -1,0 +1,17 @@
+from ._comparison import CostComparison as CostComparison
+from ._comparison import DrawnGroundTruth as DrawnGroundTruth
+from ._comparison import compare_costs as compare_costs
+from ._comparison import draw_ground_truth as draw_ground_truth
+from ._ground_truth import GroundTruth as GroundTruth
+from ._ground_truth import make_ground_truth as make_ground_truth
+from ._live_seq import LiveSeq as LiveSeq
+from ._live_seq import find_live_seq as find_live_seq
+from ._live_seq import find_live_seq_samples as find_live_seq_samples
+from ._live_seq import read_live_seq as read_live_seq
+from ._live_seq import simulate_live_seq as simulate_live_seq
+from ._random_diffeos import LimitedPairs as LimitedPairs
+from ._random_diffeos import limited_pairs as limited_pairs
+from ._toys import displaced as displaced
+from ._toys import moon as moon
+from ._toys import spiral as spiral
+from ._toys import t_shape as t_shape

@@ -1,0 +1,351 @@
+r"""Transport problems with a known true map.
+
+For h strictly convex and a potential f that is h-concave, T*(u) = u − (∇h)⁻¹(∇f(u)) is the optimal
+map of the cost h(u − v) from μ to T*#μ (Gangbo and McCann 1996). Every concave f is h-concave. An
+affine function is, because with ḡ(v) = −⟨p, v⟩
+
+    inf_v h(u − v) − ḡ(v) = ⟨p, u⟩ + inf_z h(z) − ⟨p, z⟩,
+
+with the infimum at u − v = (∇h)⁻¹(p); and an infimum of h-concave functions is h-concave. So any
+concave f gives a true map, with no solve but (∇h)⁻¹. The other potential is the h-transform
+
+    g(v) = inf_u h(u − v) − f(u),
+
+a strictly convex problem whose minimiser is T*⁻¹(v) (Klein et al. 2024 take this direction as their
+true map). Of the two directions T* is the one that spreads the target out. Its error is measured
+against the variance of the target, so here a few hundred samples in ten dimensions still tell a
+right cost from a wrong one, and in the other direction they do not.
+
+With known flows, x = Φμ⁻¹(u) and y = Φν⁻¹(T*(u)), it is the true map of h(Φμ(x) − Φν(y)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optimistix
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit._convex import ICNN, ClosedFormConvexFunction, ConvexFunction, Mahalanobis, PowerNorm
+from mongefit._costs import Cost
+from mongefit._flows import AutoregressiveFlow
+from mongefit._inverse import inverse_gradient
+from mongefit._runtime import double_precision
+from mongefit._validation import check_count, check_points
+from mongefit.errors import ConvergenceError, DataError, OptionError, did_you_mean
+
+Points = NDArray[np.float64]
+Family = Literal["power", "mahalanobis", "icnn"]
+
+_TOLERANCE = 1e-10
+
+# How the problems are drawn. The Gaussians of the source have unit scale. Displacements must vary
+# by several times that, or the sampling error of the map hides what a wrong cost adds to it.
+_GAUSSIANS = 4
+_PIECES = 4
+_SPREAD = 4.0  # root mean square deviation of the displacements, per coordinate
+_SHARPNESS = 3.0  # of the changes from piece to piece, over one unit of the source
+_CANDIDATES = 64
+
+# The power norm is far from quadratic where some coordinates move much more than others.
+_LARGE, _SMALL = 3 * _SPREAD, 3 * _SPREAD / 20
+
+
+class SoftMinimum(eqx.Module):
+    r"""The concave function f(u) = −τ log Σ_i exp(−⟨p_i, u⟩ / τ), a smooth min_i ⟨p_i, u⟩.
+
+    Attributes
+    ----------
+    slopes
+        p_i, one for each piece.
+    temperature
+        τ, the width of the changes from piece to piece.
+    """
+
+    slopes: Float[Array, "k d"]
+    temperature: Float[Array, ""]
+
+    def _weights(self, u):
+        return jax.nn.softmax(-u @ self.slopes.T / self.temperature, axis=-1)
+
+    def value(self, u: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """f(u) for every row of u."""
+        exponent = -u @ self.slopes.T / self.temperature
+        return -self.temperature * jax.nn.logsumexp(exponent, axis=-1)
+
+    def gradient(self, u: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        """∇f(u) = Σ_i s_i p_i with s = softmax_i(−⟨p_i, u⟩ / τ), for every row of u."""
+        return self._weights(u) @ self.slopes
+
+    def hessian(self, u: Float[Array, "N d"]) -> Float[Array, "N d d"]:
+        """∇²f(u) = −Σ_i s_i (p_i − ∇f(u)) (p_i − ∇f(u))ᵀ / τ for every row of u."""
+        s = self._weights(u)
+        deviation = self.slopes - (s @ self.slopes)[:, None, :]
+        return -jnp.einsum("Nk,Nkd,Nke->Nde", s, deviation, deviation) / self.temperature
+
+
+class GroundTruth(eqx.Module):
+    """A source, a cost and its true map T*, in both directions; NumPy in and out.
+
+    Attributes
+    ----------
+    cost
+        The true cost, of points in the units of the data. `MongeMap` applies its h to displacements
+        in common units instead, so hand this one to `mongefit.build_map`.
+    potential
+        The concave potential f of latent source points.
+    centres
+        Means of the Gaussians that the latent source mixes with equal weights.
+    seed
+        Seed of the problem.
+    """
+
+    cost: Cost
+    potential: SoftMinimum
+    centres: Float[Array, "k d"]
+    seed: int = eqx.field(static=True)
+
+    def sample(self, n: int, seed: int) -> tuple[Points, Points]:
+        """Draw n points of the source and map them.
+
+        Parameters
+        ----------
+        n
+            Number of points.
+        seed
+            Seed of the points. The same seed gives other points for another problem.
+
+        Returns
+        -------
+        x, y
+            Source and target points, [n, d]; row i of y is T* of row i of x. For two clouds that
+            are not paired, take x and y from different seeds.
+        """
+        n = check_count(n, "n", minimum=1)
+        rng = np.random.default_rng([self.seed, check_count(seed, "seed")])
+        centres = np.asarray(self.centres)
+        u = centres[rng.integers(len(centres), size=n)] + rng.normal(size=(n, centres.shape[1]))
+        with double_precision():
+            x = np.array(_source_from_latent(self.cost, u))
+        return x, self.map(x)
+
+    def map(self, x: ArrayLike) -> Points:
+        """T*(x) for every row of x, at any point."""
+        points = self._check(x, "x")
+        with double_precision():
+            y, residual = _transport(self.cost, self.potential, points)
+            return _checked(y, residual, "T*(x)")
+
+    def inverse_map(self, y: ArrayLike) -> Points:
+        """T*⁻¹(y) for every row of y, the minimiser of the h-transform, to within 1e-10."""
+        points = self._check(y, "y")
+        with double_precision():
+            x, residual = _transport_back(self.cost, self.potential, points)
+            return _checked(x, residual, "T*⁻¹(y)")
+
+    def _check(self, points: ArrayLike, name: str) -> Points:
+        checked, dim = check_points(points, name), self.centres.shape[1]
+        if checked.shape[1] != dim:
+            raise DataError(f"{name} has {checked.shape[1]} features; the problem has {dim}.")
+        return checked
+
+
+# Compiled with what they need rather than the problem, whose seed would compile them anew.
+@eqx.filter_jit
+def _source_from_latent(cost, u):
+    return cost.source_from_latent(jnp.asarray(u))
+
+
+@eqx.filter_jit
+def _transport(cost, f, x):
+    u = cost.latent_source(jnp.asarray(x))
+    found = inverse_gradient(cost.h, f.gradient(u))
+    return cost.target_from_latent(u - found.z), found.residual
+
+
+@eqx.filter_jit
+def _transport_back(cost, f, y):
+    h, v = cost.h, cost.latent_target(jnp.asarray(y))
+    # Solved for ∇h(z) = ∇f(v + z) by Newton's method with a trust region. Where (∇h)⁻¹ has a closed
+    # form the unknown is p = ∇h(z) and not z, because at z = 0 the curvature of a power norm is
+    # infinite and that of its conjugate is not.
+    closed = isinstance(h, ClosedFormConvexFunction)
+
+    def pair(w):
+        return (h.inverse_gradient(w[None])[0], w) if closed else (w, h.gradient(w[None])[0])
+
+    def optimality(w, v):
+        z, p = pair(w)
+        return p - f.gradient((v + z)[None])[0]
+
+    def solve(w, v):
+        solver: optimistix.Dogleg = optimistix.Dogleg(rtol=1e-12, atol=1e-12)
+        found: optimistix.Solution = optimistix.root_find(
+            optimality, solver, w, v, max_steps=500, throw=False
+        )
+        return v + pair(found.value)[0]
+
+    p = f.gradient(v)
+    u = jax.vmap(solve)(p if closed else inverse_gradient(h, p).z, v)
+    # The residual is that of the map itself: where z is uncertain by 1e-16, ∇h(z) can be by 1e-8.
+    residual = jnp.linalg.norm(u - inverse_gradient(h, f.gradient(u)).z - v, axis=1)
+    return cost.source_from_latent(u), residual / (1 + jnp.linalg.norm(v, axis=1))
+
+
+def _checked(points: Array, residual: Array, name: str) -> Points:
+    worst = int(np.argmax(residual))
+    if not residual[worst] <= _TOLERANCE:
+        raise ConvergenceError(
+            f"{name} was not found at row {worst}: its residual is {float(residual[worst]):.3g}, "
+            f"above {_TOLERANCE:g}. Is the point far outside the clouds of the problem?"
+        )
+    return np.array(points)
+
+
+def _conditioned(dim: int, rng: np.random.Generator, condition: float) -> Points:
+    """A symmetric matrix with this condition number, determinant 1 and a random eigenbasis."""
+    basis = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+    matrix: Points = (basis * np.geomspace(condition**-0.5, condition**0.5, dim)) @ basis.T
+    return 0.5 * (matrix + matrix.T)
+
+
+# Each family is h and a displacement around which the problem's displacements vary.
+
+
+def _power_norm(dim: int, rng: np.random.Generator) -> tuple[ConvexFunction, Points]:
+    moves = rng.permutation(dim) < (dim + 1) // 2
+    return PowerNorm(1.5, 1e-3), np.where(moves, _LARGE, _SMALL) * rng.choice([-1, 1], dim)
+
+
+def _ill_conditioned_mahalanobis(
+    dim: int, rng: np.random.Generator
+) -> tuple[ConvexFunction, Points]:
+    return Mahalanobis(_conditioned(dim, rng, 100.0)), np.zeros(dim)
+
+
+def _random_icnn(dim: int, rng: np.random.Generator) -> tuple[ConvexFunction, Points]:
+    h = _initial_icnn(dim, _key(rng))
+    stretch = _conditioned(dim, rng, 5.0)
+    through = tuple(weight @ stretch for weight in h.passthrough)
+    return eqx.tree_at(lambda h: h.passthrough, h, through), np.zeros(dim)
+
+
+_FAMILIES: dict[str, Callable[[int, np.random.Generator], tuple[ConvexFunction, Points]]] = {
+    "power": _power_norm,
+    "mahalanobis": _ill_conditioned_mahalanobis,
+    "icnn": _random_icnn,
+}
+
+
+def _key(rng: np.random.Generator) -> PRNGKeyArray:
+    return jr.key(int(rng.integers(2**31)))
+
+
+# Compiled as one: evaluated one by one, each operation is compiled for itself at every new shape.
+@eqx.filter_jit
+def _initial_icnn(dim, key):
+    return ICNN(dim, (16, 16), key=key, symmetric=False, alpha=0.01, quadratic=False, gain=1.0)
+
+
+@eqx.filter_jit
+def _initial_flow(dim, key):
+    return AutoregressiveFlow(dim, key=key, n_blocks=2, width=16, depth=1, max_log_scale=0.5)
+
+
+@eqx.filter_jit
+def _gradient(h, z):
+    return h.gradient(jnp.asarray(z))
+
+
+@eqx.filter_jit
+def _hessian(h, z):
+    return h.hessian(jnp.asarray(z))
+
+
+def _random_flow(dim: int, rng: np.random.Generator) -> AutoregressiveFlow:
+    """A flow with noise on its weights; its bounded log-scale keeps it mild."""
+    flow = _initial_flow(dim, _key(rng))
+    weights, rest = eqx.partition(flow, eqx.is_inexact_array)
+    shaken = jax.tree.map(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), weights)
+    return eqx.combine(shaken, rest)
+
+
+def _random_potential(h: ConvexFunction, centre: Points, rng: np.random.Generator) -> SoftMinimum:
+    r"""A potential whose pieces move by displacements z_i around a centre: p_i = ∇h(z_i).
+
+    Between two pieces the true map tells points apart along p_i − p_j and sends them apart along
+    z_i − z_j. Squared Euclidean knows only the second, so it errs when the angle between them is
+    wide. Two things widen it. The z_i deviate from the centre with covariance ∇²h(centre)⁻¹, and so
+    the p_i, to first order, with covariance ∇²h(centre): were either isotropic, the other would lie
+    in a few eigenvectors, and the angle be narrow. And of several draws the widest angle is taken.
+    """
+    dim = len(centre)
+    value, vectors = np.linalg.eigh(_hessian(h, centre[None])[0])
+    # The symmetric root, because the signs of eigenvectors differ from machine to machine.
+    root = (vectors / np.sqrt(value)) @ vectors.T
+    deviation = rng.normal(size=(_CANDIDATES, _PIECES, dim)) @ root
+    deviation -= deviation.mean(axis=1, keepdims=True)
+    deviation *= _SPREAD / np.sqrt(np.mean(deviation**2, axis=(1, 2), keepdims=True))
+    z = (centre + deviation).reshape(-1, dim)
+    slopes = np.asarray(_gradient(h, z)).reshape(deviation.shape)
+    slope_deviation = slopes - slopes.mean(axis=1, keepdims=True)
+    size = np.sqrt(np.sum(slope_deviation**2, axis=(1, 2)))
+    cosine = np.sum(slope_deviation * deviation, axis=(1, 2)) / size
+    widest = int(np.argmin(cosine))  # all deviations have the same size
+    temperature = size[widest] / np.sqrt(_PIECES) / _SHARPNESS
+    return SoftMinimum(jnp.asarray(slopes[widest]), jnp.asarray(temperature))
+
+
+def make_ground_truth(h: Family, dim: int, *, seed: int, flows: bool = False) -> GroundTruth:
+    """A random problem whose true map and true cost are known.
+
+    Parameters
+    ----------
+    h
+        "power" is the power norm with exponent 1.5, "mahalanobis" ½zᵀAz with a random eigenbasis
+        and condition number 100, "icnn" a random network that is asymmetric and far from quadratic.
+    dim
+        Dimension, at least 2: in one dimension all costs h(x − y) have the same map.
+    seed
+        Seed of the problem.
+    flows
+        Whether the true cost has flows Φμ and Φν, random and mild.
+
+    Returns
+    -------
+    GroundTruth
+        The problem. Whether squared Euclidean fails on it is for `draw_ground_truth` to find out.
+
+    Examples
+    --------
+    >>> from mongefit import datasets
+    >>> problem = datasets.make_ground_truth("power", 2, seed=0)
+    >>> X, _ = problem.sample(64, seed=3)
+    >>> _, Y = problem.sample(64, seed=4)  # not paired with X
+    >>> new_X, new_Y = problem.sample(64, seed=5)  # paired, to test a map on
+    >>> bool(abs(problem.map(new_X) - new_Y).max() < 1e-9)
+    True
+    """
+    if h not in _FAMILIES:
+        options = ", ".join(repr(name) for name in get_args(Family))
+        raise OptionError(
+            f"h must be one of {options}, got {h!r}.{did_you_mean(str(h), _FAMILIES)}"
+        )
+    dim = check_count(dim, "dim", minimum=2)
+    seed = check_count(seed, "seed")
+    rng = np.random.default_rng(seed)
+    with double_precision():
+        function, centre = _FAMILIES[h](dim, rng)
+        potential = _random_potential(function, centre, rng)
+        # Around the origin, where all pieces meet.
+        centres = rng.normal(size=(_GAUSSIANS, dim))
+        centres -= centres.mean(axis=0)
+        both = (_random_flow(dim, rng), _random_flow(dim, rng)) if flows else (None, None)
+        return GroundTruth(Cost(function, *both), potential, jnp.asarray(centres), seed)

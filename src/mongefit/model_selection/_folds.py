@@ -1,0 +1,197 @@
+"""Known pairs in folds, whole clones together, and clouds thinned to what a fold needs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit._validation import check_count, check_pairs, check_points, check_weights
+from mongefit.errors import DataError, OptionError, warn_user
+
+FEW_CLONES = 10
+"""With fewer clones each is left out alone."""
+
+
+class Known(NamedTuple):
+    """Two clouds and the pairs that are known of them, checked.
+
+    Attributes
+    ----------
+    x, y
+        Both clouds.
+    pairs, weight
+        Row numbers [k, 2] and weights.
+    clone
+        Which pairs belong together, as numbers from 0 on: they are held out together.
+    a, b
+        Weights of the points; None where all weigh the same.
+    """
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    pairs: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    clone: NDArray[np.int64]
+    a: NDArray[np.float64] | None = None
+    b: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        X: ArrayLike,
+        Y: ArrayLike,
+        pairs: ArrayLike,
+        pair_weight: ArrayLike | None,
+        clones: ArrayLike | None,
+        source_weight: ArrayLike | None = None,
+        target_weight: ArrayLike | None = None,
+    ) -> Known:
+        """Check all of it. Without clones, pairs that share a point belong together."""
+        x, y = check_points(X, "X"), check_points(Y, "Y")
+        a, b = (
+            None if given is None else check_weights(given, len(points), name)
+            for given, points, name in (
+                (source_weight, x, "source_weight"),
+                (target_weight, y, "target_weight"),
+            )
+        )
+        table, weight = check_pairs(pairs, len(x), len(y), weight=pair_weight, many_to_many=True)
+        if table is None or weight is None:
+            raise DataError("There are no pairs to choose by: give pairs=…, integers [k, 2].")
+        if clones is None:
+            clone = _sharing(table)
+        else:
+            labels = np.asarray(clones)
+            if labels.shape != (len(table),):
+                raise DataError(
+                    f"clones has shape {labels.shape}; one label for each of the {len(table)} "
+                    "pairs is needed, none of which may be repeated."
+                )
+            clone = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+        if clone.max() == 0:
+            raise DataError(
+                "All pairs belong to one clone, so that none can be held out. Cross-validation "
+                "needs at least two."
+            )
+        return cls(x, y, table, weight, clone, a, b)
+
+    @property
+    def n_clones(self) -> int:
+        """Number of clones."""
+        return int(self.clone.max()) + 1
+
+    @property
+    def truth(self) -> NDArray[np.float64]:
+        """The target of every pair, [k, d]."""
+        return self.y[self.pairs[:, 1]]
+
+    def without(self, held_out: NDArray[np.bool_]) -> Known:
+        """The same clouds, with fewer pairs known."""
+        clone = np.unique(self.clone[~held_out], return_inverse=True)[1].astype(np.int64)
+        return self._replace(
+            pairs=self.pairs[~held_out], weight=self.weight[~held_out], clone=clone
+        )
+
+    def folds(self, n_folds: int | None, seed: int) -> NDArray[np.int64]:
+        """The fold of every pair: clones in random order, or each by itself where they are few."""
+        if n_folds is None:
+            n_folds = 5 if self.n_clones >= FEW_CLONES else self.n_clones
+        elif check_count(n_folds, "n_folds", minimum=2) > self.n_clones:
+            raise OptionError(f"n_folds is {n_folds}, and there are {self.n_clones} clones only.")
+        order = np.random.default_rng(seed).permutation(self.n_clones)
+        return (order % n_folds)[self.clone]
+
+
+class Thinned(NamedTuple):
+    """A part of both clouds that holds all points in pairs, and stands for the whole.
+
+    Points in pairs keep their weight, and those drawn share that of all others: the part is a fair
+    sample of the clouds whichever pairs are held out.
+
+    Attributes
+    ----------
+    x, y, a, b
+        Points and weights.
+    pairs
+        The pairs, by rows of the part.
+    """
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    pairs: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, known: Known, max_points: int | None, seed: int) -> Thinned:
+        """At most ``max_points`` of each cloud; all where that is None."""
+        generator = np.random.default_rng(seed)
+        rows, a = _draw(len(known.x), known.pairs[:, 0], known.a, max_points, generator)
+        columns, b = _draw(len(known.y), known.pairs[:, 1], known.b, max_points, generator)
+        places = [
+            np.searchsorted(chosen, known.pairs[:, side])
+            for side, chosen in enumerate((rows, columns))
+        ]
+        return cls(known.x[rows], known.y[columns], a, b, np.stack(places, axis=1))
+
+    def arguments(self, pair_weight: NDArray[np.float64] | None) -> dict[str, Any]:
+        """What a ``fit`` is told of the part; without weights not of the pairs."""
+        return {
+            "X": self.x, "Y": self.y, "source_weight": self.a, "target_weight": self.b,
+            "pairs": None if pair_weight is None else self.pairs, "pair_weight": pair_weight,
+        }  # fmt: skip
+
+
+def warn_of_few(known: Known) -> None:
+    """Say what a handful of pairs can and cannot tell."""
+    if known.n_clones < FEW_CLONES:
+        warn_user(
+            f"Only {known.n_clones} clones are known. Each is left out in turn: that can tell a "
+            "map that fails on new points from one that does not, but not small differences, and "
+            "the settings that win may win by luck."
+        )
+
+
+def check_max_points(max_points: Any) -> int | None:
+    """A number of points of each cloud, or None for all."""
+    return None if max_points is None else check_count(max_points, "max_points", minimum=2)
+
+
+def _draw(
+    size: int,
+    known: NDArray[np.int64],
+    weight: NDArray[np.float64] | None,
+    max_points: int | None,
+    generator: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    fixed = np.unique(known)
+    free = np.setdiff1d(np.arange(size), fixed)
+    # Half as many others as there are points in pairs, at least: they are what pairs compete with.
+    drawn = len(free) if max_points is None else max(max_points - len(fixed), len(fixed) // 2)
+    if drawn >= len(free):
+        return np.arange(size), np.full(size, 1 / size) if weight is None else weight
+    rows = np.sort(np.concatenate([fixed, generator.choice(free, drawn, replace=False)]))
+    is_fixed = np.isin(rows, fixed)
+    if weight is None:
+        return rows, np.where(is_fixed, 1 / size, (1 - len(fixed) / size) / drawn)
+    # Those drawn share the weight of all that could be.
+    others = weight[rows[~is_fixed]].sum()
+    scale = weight[free].sum() / others if others > 0 else 0.0
+    part = weight[rows] * np.where(is_fixed, 1.0, scale)
+    return rows, part / part.sum()
+
+
+def _sharing(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Connected parts of the graph that pairs draw between sources and targets."""
+    sources, rows = np.unique(pairs[:, 0], return_inverse=True)
+    _, columns = np.unique(pairs[:, 1], return_inverse=True)
+    size = len(sources) + int(columns.max()) + 1
+    graph = scipy.sparse.coo_array(
+        (np.ones(len(pairs)), (rows, len(sources) + columns)), shape=(size, size)
+    )
+    label = scipy.sparse.csgraph.connected_components(graph, directed=False)[1][rows]
+    return np.unique(label, return_inverse=True)[1].astype(np.int64)

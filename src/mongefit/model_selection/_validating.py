@@ -1,0 +1,186 @@
+"""How good a map is on clones that neither its training nor the choice of its settings saw."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._progress import ProgressBar
+from mongefit._validation import check_seed
+from mongefit.errors import OptionError, did_you_mean, summarised_warnings
+from mongefit.metrics import Table
+from mongefit.model_selection._folds import Known, Thinned, check_max_points, warn_of_few
+from mongefit.model_selection._selecting import (
+    EUCLIDEAN,
+    Choice,
+    best_choice,
+    check_candidates,
+    divergence,
+    held_out_path,
+    references,
+    stopped,
+)
+
+LEARNED = "learned"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How much lower one RMSE is than another, over resampled clones.
+
+    Attributes
+    ----------
+    mean
+        The difference on the clones as they are; negative where the first is better.
+    low, high
+        Its 95 % bootstrap interval.
+    better
+        Share of the resamples in which the first is better.
+    """
+
+    mean: float
+    low: float
+    high: float
+    better: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CrossValidation:
+    """The outcome of `cross_validate`.
+
+    Attributes
+    ----------
+    table
+        RMSE on held-out pairs and divergence from the target, of the learned map and of what no
+        map should lose to.
+    squared_errors
+        For each of them the squared error of every pair.
+    choices
+        What was chosen for each fold, without its clones.
+    clones, folds
+        Clone and fold of every pair.
+    """
+
+    table: Table
+    squared_errors: dict[str, NDArray[np.float64]]
+    choices: tuple[Choice, ...]
+    clones: NDArray[np.int64]
+    folds: NDArray[np.int64]
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def rmse(self, name: str = LEARNED) -> float:
+        """RMSE on held-out pairs."""
+        return float(np.sqrt(np.mean(self._errors(name))))
+
+    def best_euclidean(self) -> str:
+        """The epsilon at which squared Euclidean has the least error, in words."""
+        return min((name for name in self.squared_errors if EUCLIDEAN in name), key=self.rmse)
+
+    def difference(
+        self, other: str, name: str = LEARNED, *, n_resamples: int = 10_000, seed: int = 0
+    ) -> Difference:
+        """RMSE of one method minus that of another, with a paired bootstrap over clones."""
+        count = np.bincount(self.clones)
+        sums = [np.bincount(self.clones, self._errors(each)) for each in (name, other)]
+        drawn = np.random.default_rng(seed).multinomial(
+            len(count), np.full(len(count), 1 / len(count)), size=n_resamples
+        )
+        first, second = (np.sqrt(drawn @ total / (drawn @ count)) for total in sums)
+        low, high = np.quantile(first - second, [0.025, 0.975])
+        return Difference(
+            self.rmse(name) - self.rmse(other), float(low), float(high),
+            float(np.mean(first < second)),
+        )  # fmt: skip
+
+    def _errors(self, name: str) -> NDArray[np.float64]:
+        if name not in self.squared_errors:
+            raise OptionError(
+                f"There is no {name!r} here, only: {', '.join(self.squared_errors)}."
+                + did_you_mean(name, self.squared_errors)
+            )
+        return self.squared_errors[name]
+
+
+def cross_validate(
+    candidates: MongeMap | Sequence[MongeMap] | Mapping[str, MongeMap] | None,
+    X: ArrayLike,
+    Y: ArrayLike,
+    *,
+    pairs: ArrayLike,
+    pair_weight: ArrayLike | None = None,
+    clones: ArrayLike | None = None,
+    source_weight: ArrayLike | None = None,
+    target_weight: ArrayLike | None = None,
+    n_folds: int | None = None,
+    max_points: int | None = 512,
+    random_state: int | np.random.RandomState | None = 0,
+    verbose: int = 0,
+) -> CrossValidation:
+    """Estimate the error of what `select` would choose, on clones that the choice did not see.
+
+    For every fold the settings are chosen as `select` does, on the other folds alone, and fitted on
+    these. Squared Euclidean is shown at every epsilon, so that its best can be taken.
+
+    Parameters
+    ----------
+    candidates, X, Y, pairs, pair_weight, clones, source_weight, target_weight, n_folds, \
+random_state, verbose
+        As in `select`.
+    max_points
+        Points of each cloud to choose on and to fit on; None takes all.
+    """
+    named = check_candidates(candidates)
+    known = Known.of(X, Y, pairs, pair_weight, clones, source_weight, target_weight)
+    warn_of_few(known)
+    seed, size = check_seed(random_state), check_max_points(max_points)
+    folds = known.folds(n_folds, seed)
+    part = Thinned.of(known, size, seed)
+    predicted = np.empty_like(known.truth)
+    choices, spread = [], []
+    with (
+        ProgressBar(int(folds.max()) + 1, enabled=bool(verbose), description="folds") as bar,
+        summarised_warnings("fits"),
+    ):
+        for fold in range(folds.max() + 1):
+            held_out = folds == fold
+            inner = np.full(len(folds), -1)
+            inner[~held_out] = known.without(held_out).folds(None, seed + 1)
+            paths = {
+                name: held_out_path(estimator, known, inner, size, seed)
+                for name, estimator in named.items()
+            }
+            choices.append(best_choice(paths))
+            model = stopped(named[choices[-1].name], choices[-1].steps, batch_size=None)
+            model.fit(**part.arguments(np.where(held_out, 0.0, known.weight)))
+            predicted[held_out] = model.transform(part.x[part.pairs[held_out, 0]])
+            spread.append(divergence(model, part))
+            bar.update()
+    others = references(known, part, folds)
+    squares = {LEARNED: _squares(predicted, known)}
+    squares |= {name: _squares(each.predicted, known) for name, each in others.items()}
+    divergences = {LEARNED: float(np.mean(spread))}
+    divergences |= {name: divergence(each.model, part) for name, each in others.items()}
+    rows: list[dict[str, Any]] = [
+        {"name": name, "rmse": float(np.sqrt(np.mean(square))), "divergence": divergences[name]}
+        for name, square in squares.items()
+    ]
+    headers = {"name": "", "rmse": "RMSE, held out", "divergence": "divergence"}
+    notes = (
+        f"{len(known.pairs)} pairs in {known.n_clones} clones, held out in {folds.max() + 1} "
+        "folds; settings chosen without the fold.",
+        "Divergence: Sinkhorn divergence of the mapped source from the target; of the learned map "
+        "the mean over folds.",
+    )
+    table = Table(tuple(rows), headers, notes)
+    return CrossValidation(table, squares, tuple(choices), known.clone, folds)
+
+
+def _squares(predicted: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
+    return np.sum((predicted - known.truth) ** 2, axis=1)

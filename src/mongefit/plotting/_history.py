@@ -1,0 +1,88 @@
+"""Pictures of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mongefit.errors import DataError
+from mongefit.plotting._figures import BLACK, BLUE, VERMILLION, legend_below, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+
+def plot_history(history: Mapping[str, ArrayLike], *, ax: Axes | None = None) -> Axes:
+    """Draw the loss and epsilon against the training step.
+
+    Parameters
+    ----------
+    history
+        Arrays of equal length under ``step``, ``loss`` and ``epsilon``, and optionally ``applied``
+        (False where a step was refused, marked at the foot of the picture).
+    ax
+        Axes to draw on, which gets a twin for epsilon; a new Figure by default.
+
+    Returns
+    -------
+    Axes
+        The Axes of the loss.
+    """
+    step, loss, epsilon, applied = _history_columns(history)
+    ax = new_axes((4.5, 3.4)) if ax is None else ax
+    twin = ax.twinx()
+    lines: list[Artist] = [
+        *ax.plot(step, loss, color=BLUE, linewidth=1.2, label="loss"),
+        *twin.plot(step, epsilon, color=VERMILLION, linewidth=1.2, linestyle="--", label="epsilon"),
+    ]
+    _set_log_scale(ax, loss)
+    _set_log_scale(twin, epsilon)
+    if not applied.all():
+        refused = step[~applied]
+        # At the foot of the Axes rather than on the curve: the loss of a refused step may be NaN.
+        lines += ax.plot(
+            refused,
+            np.full(len(refused), 0.03),
+            color=BLACK,
+            marker="x",
+            markersize=5,
+            linestyle="none",
+            transform=ax.get_xaxis_transform(),
+            label=f"not applied ({len(refused)})",
+        )
+    ax.set_xlabel("step" if len(step) else "step (untrained)")
+    ax.set_ylabel("loss", color=BLUE)
+    twin.set_ylabel("epsilon", color=VERMILLION)
+    legend_below(ax, lines)
+    return ax
+
+
+def _history_columns(
+    history: Mapping[str, ArrayLike],
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+    missing = [key for key in ("step", "loss", "epsilon") if key not in history]
+    if missing:
+        raise DataError(
+            f"history has no {', '.join(missing)}. It holds: {', '.join(history) or 'nothing'}."
+        )
+    step, loss, epsilon = (np.asarray(history[key]) for key in ("step", "loss", "epsilon"))
+    applied = np.asarray(history.get("applied", np.ones(step.shape)), dtype=bool)
+    shapes = {step.shape, loss.shape, epsilon.shape, applied.shape}
+    if len(shapes) > 1 or step.ndim != 1:
+        raise DataError(
+            "the columns of history must be one-dimensional and of equal length; "
+            f"step has the shape {step.shape}, loss {loss.shape}, epsilon {epsilon.shape}, "
+            f"applied {applied.shape}."
+        )
+    return step, loss, epsilon, applied
+
+
+def _set_log_scale(ax: Axes, values: NDArray[Any]) -> None:
+    finite = values[np.isfinite(values)]
+    # A loss of one's own may be negative or zero, which a logarithmic axis would hide.
+    if finite.size and finite.min() > 0:
+        ax.set_yscale("log")

@@ -1,0 +1,381 @@
+"""Fitting on an AnnData, mapping its cells, and model files that remember where they came from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone as unfitted
+
+import mongefit
+from mongefit._estimators.ensemble import EnsembleMap
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._storage import Section, describe_options, load_with_cells, save
+from mongefit._versions import recorded_versions
+from mongefit.errors import DataError, ModelFileError, Option, OptionError
+from mongefit.model_selection import default_candidates
+from mongefit.model_selection import select as choose
+from mongefit.single_cell._cells import Cells, take_cells
+from mongefit.single_cell._columns import check_adata
+from mongefit.single_cell._representation import Components, Fingerprint, Representation
+from mongefit.single_cell._times import Times
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anndata import AnnData
+    from pandas import DataFrame
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SingleCellMap:
+    """A fitted map, and where in an AnnData its cells come from.
+
+    Attributes
+    ----------
+    model
+        The fitted estimator: its clouds are the cells of both times in the representation. Or an
+        ensemble of such.
+    times
+        Column of obs and its values for source and target.
+    representation
+        Array of obsm, X, or components of X with their mean and loadings.
+    """
+
+    model: MongeMap | EnsembleMap
+    times: Times
+    representation: Representation
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write all of it to one file; `mongefit.single_cell.load` reads it.
+
+        `mongefit.load` reads the estimator alone.
+        """
+        save(self.model, path, overwrite=overwrite, single_cell=_describe(self))
+
+    def coordinates(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Coordinates of some cells, as the model expects them, [n, d]."""
+        points = self.representation.of(adata, rows)
+        expected = self.model.n_features_in_
+        if points.shape[1] != expected:
+            raise DataError(
+                f"The model expects {expected} features, got {points.shape[1]} of "
+                f"{self.representation.where}."
+            )
+        if self.representation.fingerprint is not None:
+            self.representation.fingerprint.check(adata, self.representation)
+        return points
+
+
+def fit(
+    adata: AnnData,
+    *,
+    time_key: str,
+    source: Any,
+    target: Any,
+    use_rep: str | None = None,
+    pca: int | None = None,
+    n_components: int | None = None,
+    pair_key: str | None = None,
+    pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
+    groups_key: str | None = None,
+    weight_key: str | None = None,
+    model: MongeMap | EnsembleMap | None = None,
+) -> SingleCellMap:
+    """Learn a map from the cells of one time to those of another; ``adata`` is left alone.
+
+    Parameters
+    ----------
+    adata
+        Cells of both times, and possibly of others; may be backed by a file.
+    time_key
+        Column of obs that holds the time.
+    source, target
+        Its values to map from and to. Numbers and text that reads as a number are the same.
+    use_rep
+        Array of obsm to work in, or "X"; by default "X_pca".
+    pca
+        Compute this many principal components of X from the cells of both times and work in
+        them. X must be normalised, with logarithms taken; raw counts are refused.
+    n_components
+        Use the first columns of ``use_rep`` only.
+    pair_key
+        Column of obs with clones or the like. Every source cell is paired with every target cell
+        of the same value, with weights such that every clone counts the same.
+    pairs
+        Known pairs by name: two columns, source cell and target cell, and possibly a third,
+        ``weight``.
+    groups_key
+        Column of obs with labels: cells should land among those of the same label.
+    weight_key
+        Column of obs with weights of cells, non-negative; those of each time are divided by their
+        sum. By default all cells of a time weigh the same.
+    model
+        What to fit: an estimator with options, which is itself not changed; an `EnsembleMap` tells
+        how sure it is. By default, from ten clones on, the first of
+        `mongefit.model_selection.default_candidates`, stopped where held-out clones are predicted
+        best; with fewer clones stopped after 40 steps; without any ``MongeMap(epsilon=0.05)``. In
+        batches of at least 512 cells.
+
+    Returns
+    -------
+    SingleCellMap
+        The fitted map.
+
+    Notes
+    -----
+    In ``pair_key`` and ``groups_key`` the missing values of pandas, −1 and words such as "unknown"
+    mark cells of which nothing is known.
+    """
+    if not isinstance(model, MongeMap | EnsembleMap | None):
+        raise OptionError(
+            f"model must be a MongeMap or an EnsembleMap, got {type(model).__name__}."
+        )
+    many_to_many = isinstance(model, EnsembleMap) or (model is not None and model.many_to_many)
+    cells = take_cells(
+        adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
+        n_components=n_components, pair_key=pair_key, pairs=pairs, groups_key=groups_key,
+        weight_key=weight_key, many_to_many=many_to_many,
+    )  # fmt: skip
+    return with_origin(fit_cells(cells, model), cells)
+
+
+def fit_cells(
+    cells: Cells, model: MongeMap | EnsembleMap | None, **arguments: Any
+) -> MongeMap | EnsembleMap:
+    """Fit an estimator to cells, or what suits them best; ``arguments`` go to ``MongeMap.fit``."""
+    if isinstance(model, EnsembleMap):
+        if cells.groups is not None or cells.known is None:
+            raise DataError(
+                "An ensemble resamples clones: give {pair_key} or pairs, and no groups.",
+                pair_key=Option("pair_key"),
+            )
+        return unfitted(model).fit(cells.x, cells.y, **cells.known_pairs())
+    if model is None and cells.can_stop_early:
+        name, candidate = next(iter(default_candidates().items()))
+        return choose({name: candidate}, cells.x, cells.y, **cells.known_pairs()).model
+    options = cells.suited_options() if model is None else model.get_params(deep=False)
+    if cells.has_clones:
+        options["many_to_many"] = True
+    known = cells.known
+    estimator = (MongeMap if model is None else type(model))(**options)
+    return estimator.fit(
+        cells.x,
+        cells.y,
+        pairs=None if known is None else known.pairs,
+        pair_weight=None if known is None else known.weight,
+        groups=cells.groups,
+        **cells.weights(),
+        **arguments,
+    )
+
+
+def with_origin(model: MongeMap | EnsembleMap, cells: Cells) -> SingleCellMap:
+    """A model that was fitted to cells, with where these came from."""
+    if isinstance(model, MongeMap):
+        model.diagnostics_["input_warnings"][:0] = cells.warnings
+    return SingleCellMap(model, cells.times, cells.representation)
+
+
+def transport(
+    model: SingleCellMap,
+    adata: AnnData,
+    *,
+    key_added: str = "mongefit",
+    inverse: bool = False,
+    copy: bool = False,
+) -> AnnData | None:
+    """Predict where the cells of the source go, or where those of the target came from.
+
+    Writes
+
+    - ``obsm["X_<key_added>"]``, the predicted states in the representation of the model; NaN for
+      cells of other times,
+    - ``obs["<key_added>_displacement"]``, how far each cell moves there,
+    - ``uns["<key_added>"]``, options, versions and training history,
+    - of an ensemble also ``obs["<key_added>_spread"]``, how far its members differ, and
+      ``obs["<key_added>_informed"]``, whether a known source is near by, for the source; and in uns
+      ``radius_80``, within which 80 % of new clones lie.
+
+    Parameters
+    ----------
+    model
+        What `fit` or `load` gave.
+    adata
+        The cells; also others than those of the fit, with the same time key and representation.
+    key_added
+        Name of what is written. Take another one for the inverse to keep both.
+    inverse
+        Map the target back instead.
+    copy
+        Leave ``adata`` alone and return a copy.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if one was asked for.
+    """
+    check_model(model)
+    check_adata(adata)
+    if not isinstance(key_added, str) or not key_added or "/" in key_added:
+        raise OptionError(f"key_added must be a name without '/', got {key_added!r}.")
+    rows = model.times.rows(adata, target=inverse)
+    points = model.coordinates(adata, rows)
+    mapped = (model.model.inverse_transform if inverse else model.model.transform)(points)
+    states = np.full((adata.n_obs, mapped.shape[1]), np.nan)
+    states[rows] = mapped
+    length = np.full(adata.n_obs, np.nan)
+    length[rows] = np.linalg.norm(mapped - points, axis=1)
+    if copy:
+        # In memory, because a file behind the original cannot be changed.
+        adata = adata.to_memory() if adata.isbacked else adata.copy()
+    adata.obsm[f"X_{key_added}"] = states
+    adata.obs[f"{key_added}_displacement"] = length
+    if isinstance(model.model, EnsembleMap) and not inverse:
+        _write_reach(adata, model.model, rows, points, key_added)
+    adata.uns[key_added] = _record(model, inverse=inverse)
+    return adata if copy else None
+
+
+def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> SingleCellMap:
+    """Read what `SingleCellMap.save` or ``mongefit fit cells.h5ad`` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+    classes
+        Classes of your own that the model holds, as for `mongefit.load`.
+
+    Raises
+    ------
+    ModelFileError
+        If the file cannot be read, or holds a model of plain arrays.
+    """
+    model, section = load_with_cells(path, classes=classes)
+    if section is None:
+        raise ModelFileError(
+            f"{os.fspath(path)} was not fitted on an AnnData, and does not know its time key and "
+            "representation. mongefit.load reads it, for plain arrays."
+        )
+    try:
+        return _restore(model, section)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{os.fspath(path)} is not a valid model: what it says of cells cannot be right "
+            f"({error})."
+        ) from error
+
+
+def check_model(model: Any) -> None:
+    """Refuse what does not know its representation."""
+    if not isinstance(model, SingleCellMap):
+        raise OptionError(
+            "model must be what mongefit.single_cell.fit or mongefit.single_cell.load gives, got "
+            f"{type(model).__name__}."
+        )
+
+
+def _write_reach(
+    adata: AnnData,
+    ensemble: EnsembleMap,
+    rows: NDArray[np.int64],
+    points: NDArray[np.float64],
+    key_added: str,
+) -> None:
+    spread = np.full(adata.n_obs, np.nan)
+    spread[rows] = ensemble.spread(points)
+    adata.obs[f"{key_added}_spread"] = spread
+    informed = np.zeros(adata.n_obs, bool)
+    informed[rows] = ensemble.informed(points)
+    adata.obs[f"{key_added}_informed"] = informed
+
+
+def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
+    """What uns says of a result: text, numbers and arrays, which h5ad can write."""
+    fitted = model.model
+    one = fitted.members_[0] if isinstance(fitted, EnsembleMap) else fitted
+    described = describe_options(one.get_params(deep=False))
+    record = {
+        "time_key": model.times.key,
+        "source": model.times.source,
+        "target": model.times.target,
+        "use_rep": "pca" if model.representation.pca is not None else model.representation.name,
+        "n_components": fitted.n_features_in_,
+        "inverse": inverse,
+        "options": {
+            name: _writable(value) for name, value in described.items() if value is not None
+        },
+        "versions": {"mongefit": mongefit.__version__, **recorded_versions()},
+    }
+    if isinstance(fitted, EnsembleMap):
+        radius = {"radius_80": fitted.radius(0.8)} if len(fitted.scores_) >= 4 else {}
+        return record | {"n_members": len(fitted.members_)} | radius
+    return record | {
+        "history": {name: np.asarray(column) for name, column in fitted.history_.items()},
+        "epsilon": fitted.diagnostics_["epsilon"],
+        "converged": fitted.diagnostics_["converged"],
+        "data_sha256": fitted.data_sha256_,
+    }
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, dict) and "tuple" in value:
+        return np.asarray(value["tuple"])
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+
+
+def _describe(model: SingleCellMap) -> Section:
+    representation = model.representation
+    header: dict[str, Any] = {
+        **dataclasses.asdict(model.times),
+        "use_rep": representation.name,
+        "n_components": representation.n_components,
+    }
+    tensors: dict[str, NDArray[np.float64]] = {}
+    if representation.pca is not None:
+        header["genes"] = list(representation.pca.genes)
+        tensors |= {"mean": representation.pca.mean, "loadings": representation.pca.loadings}
+    if representation.fingerprint is not None:
+        kept = representation.fingerprint
+        header["fingerprint"] = {"cells": list(kept.cells), "genes": list(kept.genes)}
+        tensors |= {"anchors": kept.coordinates, "anchor_loadings": kept.loadings}
+    return Section(header, tensors)
+
+
+def _restore(model: MongeMap | EnsembleMap, section: Section) -> SingleCellMap:
+    header, tensors = section
+    n_components = header["n_components"]
+    texts = [header[name] for name in ("key", "source", "target", "use_rep")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a name is not text")
+    if n_components is not None and n_components != model.n_features_in_:
+        raise ValueError(f"{n_components} components for {model.n_features_in_} features")
+    pca = None
+    if "genes" in header:
+        genes = tuple(map(str, header["genes"]))
+        pca = Components(genes, tensors["mean"], tensors["loadings"])
+        _check_tensor(pca.mean, "mean", (len(genes),))
+        _check_tensor(pca.loadings, "loadings", (len(genes), model.n_features_in_))
+    fingerprint = None
+    if "fingerprint" in header:
+        cells, named = (tuple(map(str, header["fingerprint"][key])) for key in ("cells", "genes"))
+        fingerprint = Fingerprint(cells, tensors["anchors"], named, tensors["anchor_loadings"])
+        _check_tensor(fingerprint.coordinates, "anchors", (len(cells), model.n_features_in_))
+        _check_tensor(fingerprint.loadings, "anchor_loadings", (len(named), model.n_features_in_))
+    expected = {"mean", "loadings"} if pca is not None else set()
+    expected |= {"anchors", "anchor_loadings"} if fingerprint is not None else set()
+    if tensors.keys() - expected:
+        raise ValueError("a tensor does not belong there")
+    *times, use_rep = texts
+    representation = Representation(use_rep, n_components, pca, fingerprint)
+    return SingleCellMap(model, Times(*times), representation)
+
+
+def _check_tensor(tensor: np.ndarray, name: str, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape or tensor.dtype != np.float64 or not np.all(np.isfinite(tensor)):
+        raise ValueError(f"single_cell.{name} must be finite float64 numbers of shape {shape}")

@@ -1,0 +1,288 @@
+"""What a cell is to the map: columns of an array in obsm, X itself, or components of X."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from mongefit._runtime import require_memory
+from mongefit._validation import check_count, check_points
+from mongefit.errors import DataError, Option, OptionError, Suggestion, warn_user
+from mongefit.single_cell._columns import listed
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+DEFAULT = "X_pca"
+LOADINGS = "PCs"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Components:
+    """Principal components (X − mean) · loadings.
+
+    Attributes
+    ----------
+    genes
+        Names of the genes, in the order of the arrays.
+    mean, loadings
+        Mean of X over the cells they were computed from, [g], and loadings, [g, k].
+    """
+
+    genes: tuple[str, ...] = dataclasses.field(repr=False)
+    mean: NDArray[np.float64] = dataclasses.field(repr=False)
+    loadings: NDArray[np.float64] = dataclasses.field(repr=False)
+
+    def project(self, X: Any) -> NDArray[np.float64]:
+        """Components of the rows of a matrix, dense or sparse, of the same genes."""
+        return np.asarray(X @ self.loadings) - self.mean @ self.loadings
+
+
+_ANCHORS = 32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fingerprint:
+    """What tells the components of a fit from others of the same name.
+
+    Components are fixed only up to signs and rotations: those of another run of a PCA are other
+    coordinates.
+
+    Attributes
+    ----------
+    cells, coordinates
+        Names of some cells of the fit, and where they were, [k, d].
+    genes, loadings
+        Names of some genes, and their loadings, [g, d]; none where there are no loadings.
+    """
+
+    cells: tuple[str, ...]
+    coordinates: NDArray[np.float64]
+    genes: tuple[str, ...]
+    loadings: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, adata: AnnData, name: str, rows: NDArray[np.int64], points: NDArray[np.float64]
+    ) -> Fingerprint:
+        """Of an array in obsm, by some of the cells of a fit and the genes with most weight."""
+        some = np.unique(np.linspace(0, len(rows) - 1, _ANCHORS).round().astype(int))
+        loadings = _stored_loadings(adata, name, points.shape[1])
+        top = np.argsort(-np.linalg.norm(loadings, axis=1), kind="stable")[:_ANCHORS]
+        return cls(
+            tuple(map(str, adata.obs_names[rows[some]])),
+            points[some],
+            tuple(map(str, adata.var_names[top])),
+            loadings[top],
+        )
+
+    def check(self, adata: AnnData, representation: Representation) -> None:
+        """Refuse cells whose components are not those of the fit; warn where that is not known."""
+        name, dim = representation.name, self.coordinates.shape[1]
+        found = adata.obs_names.get_indexer(list(self.cells)) if adata.obs_names.is_unique else []
+        here = np.flatnonzero(np.asarray(found) >= 0)
+        if len(here):
+            points = representation.of(adata, np.asarray(found)[here])
+            if not _same(points, self.coordinates[here]):
+                raise DataError(
+                    f"{representation.where} is not that of the fit: cell "
+                    f"{self.cells[here[0]]!r}, for one, is elsewhere in it. Signs or axes may have "
+                    "changed when it was computed again. Use the coordinates of the fit, or fit "
+                    "again."
+                )
+            return
+        loadings = _stored_loadings(adata, name, dim)
+        if len(loadings) and len(self.genes) and adata.var_names.is_unique:
+            known = adata.var_names.get_indexer(list(self.genes))
+            there = np.flatnonzero(known >= 0)
+            if len(there):
+                if not _same(loadings[known[there]], self.loadings[there]):
+                    raise DataError(
+                        f"varm['PCs'] is not that of the fit: {representation.where} has other "
+                        "components. Project the cells onto the components of the fit, or fit "
+                        "again."
+                    )
+                return
+        warn_user(
+            f"None of the cells of the fit are here, and no loadings: whether "
+            f"{representation.where} has the components of the fit could not be checked."
+        )
+
+
+def _stored_loadings(adata: AnnData, name: str, dim: int) -> NDArray[np.float64]:
+    """Loadings of the components of a fit, [genes, d]; none if they are not stored."""
+    if name != DEFAULT or LOADINGS not in adata.varm or adata.varm[LOADINGS].shape[1] < dim:
+        return np.zeros((0, dim))
+    return np.asarray(adata.varm[LOADINGS], dtype=np.float64)[:, :dim]
+
+
+def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Whether two arrays agree up to the rounding of a file."""
+    return bool(np.abs(one - other).max() <= 1e-3 * max(np.abs(other).max(), 1e-300))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Representation:
+    """Where the coordinates of a cell come from.
+
+    Attributes
+    ----------
+    name
+        Name of an array in obsm, or "X".
+    n_components
+        How many of its first columns are used; None for all.
+    pca
+        Components of X that `fit` computed; None where the columns are used as they are.
+    fingerprint
+        What tells an array in obsm from another of the same name; None for X, whose genes have
+        names, and for models of earlier releases.
+    """
+
+    name: str
+    n_components: int | None = None
+    pca: Components | None = None
+    fingerprint: Fingerprint | None = None
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return "X" if self.name == "X" else f"obsm[{self.name!r}]"
+
+    def of(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Coordinates of some cells, [n, d]."""
+        if self.name != "X":
+            found = check_points(_obsm(adata, self.name, rows), self.where)
+        elif self.pca is None:
+            found = check_points(_expression(adata, rows), self.where)
+        else:
+            genes = _gene_rows(adata, self.pca.genes)
+            found = self.pca.project(_expression(adata, rows)[:, genes])
+        if self.n_components is None:
+            return found
+        if found.shape[1] < self.n_components:
+            raise DataError(
+                "{where} has {count} columns; {option} needs as many.",
+                where=self.where, count=found.shape[1],
+                option=Option("n_components", self.n_components),
+            )  # fmt: skip
+        return np.ascontiguousarray(found[:, : self.n_components])
+
+
+def choose_representation(
+    adata: AnnData,
+    rows: NDArray[np.int64],
+    *,
+    use_rep: str | None,
+    pca: int | None,
+    n_components: int | None,
+) -> Representation:
+    """The representation that is asked for; components are computed from the cells ``rows``."""
+    if n_components is not None:
+        check_count(n_components, "n_components", minimum=1)
+    if pca is None:
+        return Representation(DEFAULT if use_rep is None else use_rep, n_components)
+    if use_rep is not None or n_components is not None:
+        raise OptionError(
+            "{pca} computes its own components: leave out {use_rep} and {n_components}.",
+            **{name: Option(name) for name in ("pca", "use_rep", "n_components")},
+        )
+    check_count(pca, "pca", minimum=1)
+    return Representation("X", pca=_principal_components(adata, rows, pca))
+
+
+def _principal_components(adata: AnnData, rows: NDArray[np.int64], size: int) -> Components:
+    from sklearn.decomposition import PCA
+
+    X = _expression(adata, rows)
+    if size >= min(X.shape):
+        raise OptionError(
+            "{pca} must be below the numbers of cells and of genes, {cells} and {genes}, got "
+            "{size}.",
+            pca=Option("pca"), cells=X.shape[0], genes=X.shape[1], size=size,
+        )  # fmt: skip
+    # The one solver that takes sparse matrices of any number of genes, without filling them in.
+    found = PCA(size, svd_solver="arpack", random_state=0).fit(X)
+    genes = tuple(map(str, adata.var_names))
+    return Components(genes, found.mean_, np.ascontiguousarray(found.components_.T))
+
+
+def _obsm(adata: AnnData, name: str, rows: NDArray[np.int64]) -> Any:
+    if name not in adata.obsm:
+        raise DataError(
+            "obsm[{name!r}] not found. Keys: {keys}.{hint} With {pca} components are computed from "
+            "X.",
+            name=name, keys=listed(adata.obsm), hint=Suggestion.of("use_rep", name, adata.obsm),
+            pca=Option("pca", 10),
+        )  # fmt: skip
+    array = adata.obsm[name]
+    array = array.to_numpy() if hasattr(array, "to_numpy") else array
+    found = array[rows]
+    values = found.data if scipy.sparse.issparse(found) else np.asarray(found)
+    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+        _refuse_nan(adata, rows, found, f"obsm[{name!r}]")
+    return found
+
+
+def _expression(adata: AnnData, rows: NDArray[np.int64]) -> Any:
+    """X of some cells, in float64, dense or sparse by rows; raw counts are refused."""
+    if adata.X is None:
+        raise DataError(
+            "This AnnData has no X. Name an array of obsm by {use_rep}.", use_rep=Option("use_rep")
+        )
+    if not _is_sparse(adata.X):
+        require_memory(
+            3 * 8 * len(rows) * adata.n_vars, "Components of X need about", "Use fewer genes."
+        )
+    # Through a view, which reads these rows only where X is backed by a file.
+    X = adata[rows].X
+    X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
+    if X.dtype.kind not in "iuf":
+        raise DataError(f"X holds values of type {X.dtype}; real numbers are needed.")
+    X = X.astype(np.float64)
+    values = np.asarray(X.data if scipy.sparse.issparse(X) else X)
+    if not np.all(np.isfinite(values)):
+        _refuse_nan(adata, rows, X, "X")
+    if np.all(values >= 0) and np.all(values == np.rint(values)) and np.any(values > 1):
+        raise DataError(
+            "X looks like raw counts (whole numbers up to {largest:.0f}). Normalise it and take "
+            "logarithms first (scanpy.pp.normalize_total, scanpy.pp.log1p), or use {use_rep}.",
+            largest=values.max(), use_rep=Option("use_rep", DEFAULT),
+        )  # fmt: skip
+    return X
+
+
+def _is_sparse(X: Any) -> bool:
+    # Backed sparse matrices are of no class of SciPy's, but have its way to say how they are kept.
+    return scipy.sparse.issparse(X) or getattr(X, "format", None) in ("csr", "csc")
+
+
+def _refuse_nan(adata: AnnData, rows: NDArray[np.int64], found: Any, where: str) -> None:
+    dense = found.toarray() if scipy.sparse.issparse(found) else np.asarray(found)
+    bad = rows[~np.all(np.isfinite(dense), axis=1)]
+    raise DataError(
+        f"{where} is NaN or infinite in {len(bad)} cells: rows {listed(bad.tolist(), 5)} (first: "
+        f"{adata.obs_names[bad[0]]!r}). Remove these cells or fill them in."
+    )
+
+
+def _gene_rows(adata: AnnData, genes: tuple[str, ...]) -> Any:
+    """Where the genes of a model are among those of ``adata``."""
+    if tuple(adata.var_names) == genes:
+        return slice(None)
+    if not adata.var_names.is_unique:
+        raise DataError(
+            "Names of genes occur twice, and they differ from those of the model. Make them unique "
+            "with adata.var_names_make_unique()."
+        )
+    found = adata.var_names.get_indexer(list(genes))
+    if np.any(found < 0):
+        first = genes[int(np.argmax(found < 0))]
+        raise DataError(
+            f"{np.sum(found < 0)} of {len(genes)} genes of the model are missing (first: "
+            f"{first!r}). Give the cells with all genes that it was fitted on."
+        )
+    return found
