@@ -47,9 +47,9 @@ def main():
     report, write = run._report, checkpoints.write_tensors
     saves = 0
 
-    def logged(progress, *rest):
+    def logged(problem, progress, *rest):
         log.write(f"{progress.done}\n")
-        report(progress, *rest)
+        return report(problem, progress, *rest)
 
     def in_halves(path, data, **options):
         with atomic_file(path, **options) as stream:

@@ -51,7 +51,7 @@ class TestCheckWritable:
 
     def test_existing_file(self, tmp_path):
         path = write(tmp_path, "p.csv", "old")
-        assert "--force" in message(check_writable, path, error=FileExistsError)
+        assert "overwrite=True" in message(check_writable, path, error=FileExistsError)
         check_writable(path, overwrite=True)
         assert path.read_text() == "old"
         assert os.listdir(tmp_path) == ["p.csv"]
@@ -113,7 +113,7 @@ class TestAtomicWrite:
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", race)
-        assert "--force" in message(
+        assert "overwrite=True" in message(
             atomic_write, path, b"ours", overwrite=False, error=FileExistsError
         )
         assert path.read_text() == "theirs"

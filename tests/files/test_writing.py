@@ -54,7 +54,7 @@ class TestWrite:
 
     def test_existing_file(self, tmp_path):
         path = write(tmp_path, "p.csv", "old")
-        assert "--force" in message(write_points, path, TABLE, error=FileExistsError)
+        assert "overwrite=True" in message(write_points, path, TABLE, error=FileExistsError)
         assert path.read_text() == "old"
         write_points(path, TABLE, overwrite=True)
         np.testing.assert_array_equal(read_points(path), TABLE)
