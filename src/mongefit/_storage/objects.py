@@ -202,7 +202,7 @@ def fits(value: Any, hint: Any) -> bool:
         return type(value) in (int, float)
     if hint in (int, bool, str):
         return type(value) is hint
-    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+    if hint is jax.Array or (isinstance(hint, type) and issubclass(hint, AbstractArray)):
         return isinstance(value, hint)
     if isinstance(origin or hint, type):
         # What is annotated as a function is a term in a file: nothing else can be called.
