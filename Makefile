@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-min lint fuzz soak kill-test bench pictures lock clean
+.PHONY: setup demo test test-min lint fuzz soak kill-test mutants gpu-check bench pictures lock clean
 
 setup: $(READY)
 
@@ -52,6 +52,14 @@ test-min:
 	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt \
 		--editable . anndata ott-jax "pandas<3" --group dev
 	SCIPY_ARRAY_API=1 $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal  # for sklearn 1.6's checks
+
+# Small faults in the source, each against the tests of its part; goes on where it was cut off.
+mutants: $(READY)
+	$(BIN)/python tools/mutants.py
+
+# Fits of every shape on an accelerator. PYTHON is used as it is: such machines bring their own JAX.
+gpu-check:
+	PYTHONPATH=src $(PYTHON) tools/gpu_check.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

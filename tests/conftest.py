@@ -9,6 +9,16 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from jaxtyping import install_import_hook
+
+# Inside the numerical core, shapes and types of annotated arguments are checked at every call. Public
+# functions take NumPy arrays, lists and numbers too; they have checks and tests of their own.
+CORE = (
+    "_convex.network", "_inverse.solvers", "_pairs", "_duals.problem", "_duals.semidual",
+    "_duals.solvers", "_training.batches", "_training.costs", "_training.problem", "_training.run",
+    "_training.state", "_training.step",
+)  # fmt: skip
+install_import_hook([f"mongefit.{name}" for name in CORE], "beartype.beartype")
 
 # Compilation is most of the time of the suite, and the problems are small. The older emitters
 # compile four times faster; JAX reads the variable when it first computes.

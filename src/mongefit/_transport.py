@@ -128,7 +128,7 @@ def conditional_weights(
     C: Float[Array, "N m"],
     weight: Float[Array, " m"],
     potential: Float[Array, " m"],
-    eps: Float[Array, ""],
+    eps: float | Float[Array, ""],
 ) -> Float[Array, "N m"]:
     """s = softmax_j(log weight_j + (potential_j − C_j)/eps), for every row of C."""
     return jax.nn.softmax(safe_log(weight) + (potential - C) / eps, axis=1)

@@ -105,15 +105,15 @@ class _Layers(NamedTuple):
     """The last state of a network, and t_k, which enter its activations, with their slopes."""
 
     state: Float[Array, "*N w"]
-    inputs: list[Float[Array, "*N w"]]
-    slopes: list[Float[Array, "*N w"]]
+    inputs: list[Float[Array, "..."]]
+    slopes: list[Float[Array, "..."]]
 
 
 def _adjoints(
-    slopes: list[Float[Array, "*N w"]],
-    hidden: list[Float[Array, "w v"]],
+    slopes: list[Float[Array, "..."]],
+    hidden: list[Float[Array, "..."]],
     out: Float[Array, " w"],
-) -> list[Float[Array, "*N w"]]:
+) -> list[Float[Array, "..."]]:
     """∂n/∂s_k, the derivatives of the network in the states of its layers."""
     adjoints = [out]
     for weight, slope in zip(reversed(hidden), reversed(slopes[1:]), strict=True):
@@ -210,7 +210,7 @@ class ICNN(ProjectedConvexFunction):
     def strong_convexity(self) -> float:
         return self.alpha
 
-    def _positive_weights(self) -> tuple[list[Float[Array, "w v"]], Float[Array, " w"]]:
+    def _positive_weights(self) -> tuple[list[Float[Array, "..."]], Float[Array, " w"]]:
         """Non-negative weights, divided by the fan-in so that widths do not change the scale."""
         hidden = [jax.nn.softplus(raw) / raw.shape[1] for raw in self.hidden]
         out = jnp.exp(self.log_gain) * jax.nn.softplus(self.out) / self.out.shape[0]

@@ -89,7 +89,7 @@ class PairRequest(eqx.Module):
         in_column = keep[of_rows:].reshape(len(self.columns), self.n)
         return _spread(in_row, self.rows, self.n) | _spread(in_column, self.columns, self.m).T
 
-    def of_pairs(self, vectors: Float[Array, "k d"]) -> Float[Array, "n*m d"]:
+    def of_pairs(self, vectors: Float[Array, "k d"]) -> Float[Array, "nm d"]:
         """The sum of the vectors of each pair, of all pairs row by row."""
         if self.all_pairs:
             return vectors
@@ -119,7 +119,7 @@ class PairRequest(eqx.Module):
         return look
 
 
-def all_displacements(u: Float[Array, "n d"], v: Float[Array, "m d"]) -> Float[Array, "n*m d"]:
+def all_displacements(u: Float[Array, "n d"], v: Float[Array, "m d"]) -> Float[Array, "nm d"]:
     """u_i − v_j of all pairs, row by row."""
     return (u[:, None] - v).reshape(-1, u.shape[1])
 

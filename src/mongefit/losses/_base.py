@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -177,7 +177,7 @@ class Term(Registered):
 
     def initialised(
         self, displacement: Float[np.ndarray, "n d"], weight: Float[np.ndarray, " n"], seed: int
-    ) -> Self:
+    ) -> Term:
         """The term with starting values for arrays that it learns and that were not given.
 
         Parameters
