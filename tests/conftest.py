@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from jaxtyping import install_import_hook
 
-# Inside the numerical core, shapes and types of annotated arguments are checked at every call. Public
-# functions take NumPy arrays, lists and numbers too; they have checks and tests of their own.
+# Inside the numerical core, shapes and types of annotated arguments are checked at every call.
+# Public functions take NumPy arrays, lists and numbers too, and have checks of their own. Solvers
+# are left out: their inner functions would be compiled by Python while a model file is watched.
 CORE = (
-    "_convex.network", "_inverse.solvers", "_pairs", "_duals.problem", "_duals.semidual",
-    "_duals.solvers", "_training.batches", "_training.costs", "_training.problem", "_training.run",
-    "_training.state", "_training.step",
+    "_convex.network", "_pairs", "_duals.problem", "_duals.semidual", "_training.batches",
+    "_training.costs", "_training.problem", "_training.run", "_training.state", "_training.step",
 )  # fmt: skip
 install_import_hook([f"mongefit.{name}" for name in CORE], "beartype.beartype")
 

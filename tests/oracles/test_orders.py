@@ -64,10 +64,11 @@ def _of_inverse(t):
 def _of_map(h, t, *, reverse=False, flow=None):
     cost = Cost(h) if flow is None else Cost(h, flow, flow)
     cost = _moved(cost, _direction(cost), t)
+    x, y = jnp.asarray(X), jnp.asarray(Y)
     # An absolute eps: the mean cost that it is relative to is held constant by definition.
-    mean = A @ jax.lax.stop_gradient(cost.matrix(X, Y)) @ jnp.full(M, 1 / M)
-    fitted, _ = build_map(cost, X, Y, a=A, epsilon=0.3 / mean)
-    points = fitted.reverse(Y * (1 + t)) if reverse else fitted.forward(X * (1 + t))
+    mean = A @ jax.lax.stop_gradient(cost.matrix(x, y)) @ jnp.full(M, 1 / M)
+    fitted, _ = build_map(cost, x, y, a=A, epsilon=0.3 / mean)
+    points = fitted.reverse(y * (1 + t)) if reverse else fitted.forward(x * (1 + t))
     return jnp.sum(points**3)
 
 
