@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from jaxtyping import config
 
 from mongefit import AutoregressiveFlow, Mahalanobis, MongeMap, PowerNorm, load
 from mongefit._io.tensors import _checksum
@@ -51,6 +52,15 @@ FORBIDDEN = (
     "code.__new__", "function.__new__", "urllib.", "ftplib.", "http.", "sqlite3.", "tempfile.",
 )  # fmt: skip
 _watched: dict[str, list] = {}
+
+
+@pytest.fixture(autouse=True)
+def _no_shape_checks():
+    """Forged files have wrong shapes, and the checks of the tests would import and compile."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", before)
 
 
 def _watch(event, arguments):
