@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import dataclasses
 import gzip
 import re
-import zlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._io import StrPath
-from mongefit.datasets._live_seq.files import file_digest, require_file
+from mongefit.datasets._live_seq.files import file_digest, reading
 from mongefit.errors import DataError, did_you_mean
 
 # The published file has 1,012 samples and 11 MB before it is unpacked.
@@ -25,8 +23,7 @@ _MAX_COUNT = 2**53
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Counts:
+class Counts(NamedTuple):
     """The counts of some samples.
 
     Attributes
@@ -64,22 +61,16 @@ def read_counts(path: StrPath, names: Sequence[str], *, min_samples: int) -> Cou
     min_samples
         Drop genes that fewer samples of the file have, as Seurat's ``min.cells``.
 
-    Returns
-    -------
-    Counts
-        The counts.
-
     Raises
     ------
     DataError
         If the file is missing, damaged or too large, lacks a sample, names a gene twice, or has a
         cell that is not a whole number; lines and columns are named.
     """
-    file = require_file(path)
-    with _damage_named(file):
+    with reading(path) as file:
         sha256 = file_digest(file)
         lines = _lines(file)
-        header = _split(next(lines, ""))
+        header = next(csv.reader([next(lines, "")]), [])
         columns = _columns(file, header, names)
         seen: dict[str, int] = {}
         kept: dict[str, NDArray[np.int64]] = {}
@@ -107,20 +98,6 @@ def read_counts(path: StrPath, names: Sequence[str], *, min_samples: int) -> Cou
     )
 
 
-@contextlib.contextmanager
-def _damage_named(file: str) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"{file} is damaged or incomplete ({error}). Delete it and fetch it again."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not text ({error.reason}). Fetch it again.") from error
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}.") from error
-
-
 def _lines(file: str) -> Iterator[str]:
     with open(file, "rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
@@ -134,10 +111,6 @@ def _lines(file: str) -> Iterator[str]:
                     f"than {_MAX_LINE >> 20} MiB. It is not the published file: fetch it again."
                 )
             yield text.decode("utf-8-sig")
-
-
-def _split(text: str) -> list[str]:
-    return next(csv.reader([text]), [])
 
 
 def _columns(file: str, header: Sequence[str], names: Sequence[str]) -> NDArray[np.intp]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from mongefit._io import StrPath
 from mongefit._validation import check_count
 from mongefit.datasets._live_seq.counts import Counts, read_counts
-from mongefit.datasets._live_seq.files import require_file
+from mongefit.datasets._live_seq.files import read_rows
 from mongefit.datasets._live_seq.preprocessing import (
     log_normalise,
     principal_components,
@@ -28,18 +26,16 @@ from mongefit.datasets._live_seq.samples import (
     MAX_MITOCHONDRIAL,
     MIN_GENES,
     MIN_MAPPED,
-    Sample,
     Selection,
     select_samples,
 )
 from mongefit.datasets._live_seq.simulation import PREFIX
-from mongefit.datasets._live_seq.sources import ANNOTATION, BLACKLIST, Source
+from mongefit.datasets._live_seq.sources import ANNOTATION, BLACKLIST
 from mongefit.errors import DataError, OptionError, warn_user
 
 # The study's choices: 01_preprocessing (the first) and 04_Liveseq_scRNAseq_integration.
 _MIN_SAMPLES = 2
 _VARIABLE_GENES = 500
-_RIBOSOMAL = re.compile(r"Rp[sl]")
 
 # The table was made from an earlier state of the counts, so that small differences are expected.
 _TOLERANCE = 0.05
@@ -110,40 +106,47 @@ def read_live_seq(
         ``gene.blacklist.csv``, where it lies beside the sample table. Simulated counts need
         neither.
 
-    Returns
-    -------
-    LiveSeq
-        Both clouds, the pairs, and what was done.
-
     Raises
     ------
     DataError
         If a file cannot be read, or the table does not fit the counts.
     """
     n_components = check_count(n_components, "n_components", minimum=1)
+    counts = os.fspath(counts)
     selection = select_samples(samples)
     names = [sample.name for sample in selection.samples]
     read = read_counts(counts, names, min_samples=_MIN_SAMPLES)
     simulated = any(gene.startswith(PREFIX) for gene in read.genes)
-    _compare_with_table(read, selection.samples, os.fspath(counts))
+    _compare_with_table(read, selection, counts)
     steps = _first_steps(selection, read)
     unwanted: set[str] = set()
     if simulated:
         steps.insert(0, "The counts are SIMULATED: no cell was measured.")
     else:
-        folder = os.path.dirname(os.fspath(samples))
-        for source, given, choose in (
-            (BLACKLIST, blacklist, _blacklisted),
-            (ANNOTATION, annotation, _ribosomal),
+        for source, given, delimiter, pattern in (
+            (BLACKLIST, blacklist, ",", ""),
+            (ANNOTATION, annotation, "\t", "Rp[sl]"),
         ):
-            file = _beside(folder, source) if given is None else os.fspath(given)
-            chosen = set() if file is None else choose(file).intersection(read.genes)
-            unwanted |= chosen
-            steps.append(_left_out(source, file, len(chosen)))
+            file = os.path.join(os.path.dirname(samples), source.name) if given is None else given
+            if given is None and not os.path.isfile(file):
+                warn_user(
+                    f"{file} not found, so {source.what} are not left out as in the study. It is "
+                    f"at {source.url}"
+                )
+                steps.append(f"Not left out, for want of {source.name}: {source.what}.")
+                continue
+            left_out = _genes(file, delimiter, pattern).intersection(read.genes)
+            unwanted |= left_out
+            steps.append(f"{len(left_out)} genes were left out: {source.what}.")
 
     kept = np.array([gene not in unwanted for gene in read.genes])
     values = read.values[kept]
-    _check_sizes(values, names, n_components, os.fspath(counts))
+    most = min(_VARIABLE_GENES, *values.shape)
+    if n_components > most:
+        raise OptionError(f"n_components must be at most {most} here, got {n_components}.")
+    empty = np.flatnonzero(values.sum(axis=0) == 0)
+    if empty.size:
+        raise DataError(f"{counts} has no reads of the sample {names[empty[0]]!r}.")
     ranked = np.argsort(-standardised_variance(values), kind="stable")[:_VARIABLE_GENES]
     levels = log_normalise(values)[ranked]
     scores, loadings, shares = principal_components(scale(levels), n_components)
@@ -183,18 +186,8 @@ def _first_steps(selection: Selection, read: Counts) -> list[str]:
     ]
 
 
-def _check_sizes(
-    values: NDArray[np.float64], names: Sequence[str], n_components: int, file: str
-) -> None:
-    most = min(_VARIABLE_GENES, *values.shape)
-    if n_components > most:
-        raise OptionError(f"n_components must be at most {most} here, got {n_components}.")
-    empty = np.flatnonzero(values.sum(axis=0) == 0)
-    if empty.size:
-        raise DataError(f"{file} has no reads of the sample {names[empty[0]]!r}.")
-
-
-def _compare_with_table(read: Counts, samples: Sequence[Sample], file: str) -> None:
+def _compare_with_table(read: Counts, selection: Selection, file: str) -> None:
+    samples = selection.samples
     for found, column, expected in (
         (read.totals, "nCount_RNA", [sample.total for sample in samples]),
         (read.detected, "nFeature_RNA", [sample.genes for sample in samples]),
@@ -210,37 +203,9 @@ def _compare_with_table(read: Counts, samples: Sequence[Sample], file: str) -> N
             )
 
 
-def _beside(folder: str, source: Source) -> str | None:
-    file = os.path.join(folder, source.name)
-    if os.path.isfile(file):
-        return file
-    warn_user(
-        f"{file} not found, so {source.what} are not left out as in the study. It is at "
-        f"{source.url}"
-    )
-    return None
-
-
-def _left_out(source: Source, file: str | None, count: int) -> str:
-    if file is None:
-        return f"Not left out, for want of {source.name}: {source.what}."
-    return f"{count} genes were left out: {source.what}."
-
-
-def _blacklisted(file: str) -> set[str]:
-    return {row[0] for row in _rows(file, ",")[1:]}
-
-
-def _ribosomal(file: str) -> set[str]:
-    return {row[0] for row in _rows(file, "\t")[1:] if _RIBOSOMAL.match(row[1])}
-
-
-def _rows(file: str, delimiter: str) -> list[list[str]]:
-    try:
-        with open(require_file(file), encoding="utf-8-sig", newline="") as stream:
-            rows = [row for row in csv.reader(stream, delimiter=delimiter) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} cannot be read: {error}.") from error
+def _genes(file: StrPath, delimiter: str, pattern: str) -> set[str]:
+    """The first cells of the rows whose second one begins as the pattern says."""
+    rows = [row for _, row in read_rows(file, delimiter) if row]
     if any(len(row) < 2 for row in rows):
         raise DataError(f"{file} is not a table with {delimiter!r} between its columns.")
-    return rows
+    return {row[0] for row in rows[1:] if re.match(pattern, row[1])}

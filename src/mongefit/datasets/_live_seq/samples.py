@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
+import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._io import StrPath
-from mongefit.datasets._live_seq.files import require_file
+from mongefit.datasets._live_seq.files import read_rows
 from mongefit.errors import DataError, did_you_mean
 
 CELL_TYPE = "ASPC"
@@ -21,19 +21,10 @@ LIVE = "Live_seq"
 MIN_GENES, MAX_MITOCHONDRIAL, MIN_MAPPED = 1000, 30.0, 0.3
 
 _NUMBERS = ("nCount_RNA", "nFeature_RNA", "percent.mt", "uniquely.mapped", "input.reads")
-_COLUMNS = (
-    "sample_ID",
-    "Cell_type",
-    "treatment",
-    "sampling_type",
-    "double_extraction",
-    *_NUMBERS,
-)
-_MISSING = ("", "NA")
+_TEXTS = ("sample_ID", "Cell_type", "treatment", "sampling_type", "double_extraction")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One sample.
 
     Attributes
@@ -55,8 +46,7 @@ class Sample:
     genes: int
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Selection:
+class Selection(NamedTuple):
     """The samples before and after treatment, and the cells that are among both.
 
     Attributes
@@ -86,32 +76,29 @@ class Selection:
 def select_samples(path: StrPath) -> Selection:
     """Read the sample table; take the ASPC samples, not treated as source and treated as target.
 
+    Samples of both kinds (Live-seq and whole cells) are taken if they pass the study's limits.
+
     Parameters
     ----------
     path
         The table, ``meta.final.csv`` of the study's repository.
-
-    Returns
-    -------
-    Selection
-        Samples of both kinds (Live-seq and whole cells) that pass the study's limits.
 
     Raises
     ------
     DataError
         If the table cannot be read, lacks a column, or yields no samples or no pairs.
     """
-    file = require_file(path)
+    file = os.fspath(path)
     table = _read_table(file)
     sides: dict[str, list[Sample]] = {BEFORE: [], AFTER: []}
     rejected = 0
-    for line, row in table:
-        if row["Cell_type"] != CELL_TYPE or row["treatment"] not in sides:
-            continue
-        if _passes(row, f"{file}, line {line}"):
-            sides[row["treatment"]].append(_sample(row))
-        else:
-            rejected += 1
+    for line, row in table.values():
+        if row["Cell_type"] == CELL_TYPE and row["treatment"] in sides:
+            sample = _sample(row, f"{file}, line {line}")
+            if sample is None:
+                rejected += 1
+            else:
+                sides[row["treatment"]].append(sample)
     for treatment, found in sides.items():
         if not found:
             raise DataError(
@@ -123,70 +110,54 @@ def select_samples(path: StrPath) -> Selection:
     return Selection(source, target, _pair(source, target, file), len(table), rejected)
 
 
-def _read_table(file: str) -> list[tuple[int, dict[str, str]]]:
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            header = next(reader, [])
-            _check_columns(file, header)
-            table: list[tuple[int, dict[str, str]]] = []
-            for row in reader:
-                if len(row) != len(header):
-                    raise DataError(
-                        f"{file}, line {reader.line_num} has {len(row)} cells; the header has "
-                        f"{len(header)}. Fetch the table again."
-                    )
-                table.append((reader.line_num, dict(zip(header, row, strict=True))))
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}.") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} is not a table in csv: {error}. Fetch it again.") from error
-    _check_unique(file, table)
-    return table
-
-
-def _check_columns(file: str, header: Sequence[str]) -> None:
-    for column in _COLUMNS:
+def _read_table(file: str) -> dict[str, tuple[int, dict[str, str]]]:
+    """The line and the cells of every sample."""
+    (_, header), *rows = read_rows(file, strict=True) or [(1, [])]
+    for column in (*_TEXTS, *_NUMBERS):
         if column not in header:
             raise DataError(
                 f"{file} has no column {column!r}.{did_you_mean(column, header)} "
                 "The table is meta.final.csv of DeplanckeLab/Live-seq."
             )
-
-
-def _check_unique(file: str, table: Sequence[tuple[int, dict[str, str]]]) -> None:
-    first: dict[str, int] = {}
-    for line, row in table:
-        name = row["sample_ID"]
-        if name in first:
+    table: dict[str, tuple[int, dict[str, str]]] = {}
+    for line, cells in rows:
+        if len(cells) != len(header):
             raise DataError(
-                f"{file}, lines {first[name]} and {line} have the same sample_ID {name!r}."
+                f"{file}, line {line} has {len(cells)} cells; the header has {len(header)}. "
+                "Fetch the table again."
             )
-        first[name] = line
+        row = dict(zip(header, cells, strict=True))
+        name = row["sample_ID"]
+        if name in table:
+            raise DataError(
+                f"{file}, lines {table[name][0]} and {line} have the same sample_ID {name!r}."
+            )
+        table[name] = line, row
+    return table
 
 
-def _passes(row: dict[str, str], where: str) -> bool:
+def _sample(row: dict[str, str], where: str) -> Sample | None:
+    """A sample that passes the study's limits, or None."""
     values = {}
     for column in _NUMBERS:
         try:
             values[column] = float(row[column])
         except ValueError:
             raise DataError(f"{where}, column {column}: {row[column]!r} is not a number.") from None
-    return (
+    passes = (
         values["nFeature_RNA"] > MIN_GENES
         and values["percent.mt"] < MAX_MITOCHONDRIAL
         and values["uniquely.mapped"] > MIN_MAPPED * values["input.reads"]
     )
-
-
-def _sample(row: dict[str, str]) -> Sample:
+    if not passes:
+        return None
     cell = row["double_extraction"]
     return Sample(
         name=row["sample_ID"],
         live=row["sampling_type"] == LIVE,
-        cell="" if cell in _MISSING else cell,
-        total=round(float(row["nCount_RNA"])),
-        genes=round(float(row["nFeature_RNA"])),
+        cell="" if cell == "NA" else cell,
+        total=round(values["nCount_RNA"]),
+        genes=round(values["nFeature_RNA"]),
     )
 
 
