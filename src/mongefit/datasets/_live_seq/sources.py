@@ -26,18 +26,12 @@ class Source:
 
     Attributes
     ----------
-    name
-        Name of the file.
     what
         What it holds.
-    url
-        Where it is.
     max_bytes
         Refuse more than this.
-    sha256
-        Its digest where one is known.
     certain
-        Whether this project has seen a file with this digest.
+        Whether this project has seen a file with the digest ``sha256``.
     """
 
     name: str
@@ -87,7 +81,7 @@ def find_live_seq(
     folder: StrPath | None = None,
     download: bool = True,
 ) -> tuple[Path, Path]:
-    """Find the counts and the sample table, and download what is missing.
+    """Find the counts and the sample table, and download what is missing; return both paths.
 
     Parameters
     ----------
@@ -99,11 +93,6 @@ def find_live_seq(
     download
         Whether to download what is missing. With the sample table come the two tables of genes
         that the study left out.
-
-    Returns
-    -------
-    counts, samples
-        Paths of both files.
 
     Raises
     ------
@@ -125,7 +114,11 @@ def find_live_seq_samples(
 def _find(
     wanted: dict[Source, StrPath | None], folder: StrPath | None, *, download: bool
 ) -> dict[Source, Path]:
-    place = _cache_folder() if folder is None else Path(folder)
+    if folder is None:
+        root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        # The standard has programs ignore a relative path.
+        folder = (root if root.is_absolute() else Path.home() / ".cache") / "mongefit" / "live-seq"
+    place = Path(folder)
     paths = {
         source: place / source.name if given is None else Path(require_file(given))
         for source, given in wanted.items()
@@ -140,16 +133,20 @@ def _find(
             still = [source for source in missing if not (place / source.name).exists()]
             raise DataError(_what_to_fetch(still, place, str(error))) from error
     if SAMPLES in missing and COUNTS in wanted:
-        _download_gene_tables(place)
+        for source in (ANNOTATION, BLACKLIST):
+            try:
+                _download(source, place)
+            except OSError as error:
+                warn_user(f"{source.name} could not be downloaded ({error}).")
     for source, path in paths.items():
-        _check_unchanged(source, path)
+        record = _record(path)
+        expected = record.read_text(encoding="ascii").split()[:1] if record.exists() else None
+        if expected is not None and expected != [file_digest(path)]:
+            raise DataError(
+                f"{path} is not what was downloaded: its SHA-256 is not the one in {record.name}. "
+                f"Delete both to fetch {source.name} again."
+            )
     return paths
-
-
-def _cache_folder() -> Path:
-    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The standard has programs ignore a relative path.
-    return (root if root.is_absolute() else Path.home() / ".cache") / "mongefit" / "live-seq"
 
 
 def _what_to_fetch(missing: Sequence[Source], place: Path, why: str) -> str:
@@ -196,38 +193,14 @@ def _fetch(source: Source) -> bytes:
     if length not in (None, str(len(data))):
         raise OSError(f"{source.url} broke off after {len(data)} of {length} bytes")
     if source.name.endswith(".gz"):
-        _check_gzip(data, source)
-    return data
-
-
-def _check_gzip(data: bytes, source: Source) -> None:
-    try:
-        with gzip.open(io.BytesIO(data)) as stream:
-            while stream.read(2**20):
-                pass
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise OSError(f"{source.url} is not a complete gzip file: {error}") from error
-
-
-def _download_gene_tables(place: Path) -> None:
-    for source in (ANNOTATION, BLACKLIST):
         try:
-            _download(source, place)
-        except OSError as error:
-            warn_user(f"{source.name} could not be downloaded ({error}).")
+            with gzip.open(io.BytesIO(data)) as stream:
+                while stream.read(2**20):
+                    pass
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise OSError(f"{source.url} is not a complete gzip file: {error}") from error
+    return data
 
 
 def _record(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
-
-
-def _check_unchanged(source: Source, path: Path) -> None:
-    record = _record(path)
-    if not record.exists():
-        return
-    expected = record.read_text(encoding="ascii").split()
-    if [file_digest(path)] != expected[:1]:
-        raise DataError(
-            f"{path} is not what was downloaded: its SHA-256 is not the one in {record.name}. "
-            f"Delete both to fetch {source.name} again."
-        )
