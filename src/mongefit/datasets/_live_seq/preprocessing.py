@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_VERTICES = 101
-
 
 def log_normalise(counts: Array) -> Array:
     """log(1 + 10⁴ · count / sum of the sample's counts), Seurat's ``NormalizeData``."""
@@ -19,19 +17,8 @@ def standardised_variance(counts: Array, *, span: float = 0.3) -> Array:
     r"""How much more a gene varies than others of its mean, Seurat's "vst" (Stuart et al. 2019).
 
     A loess fit gives the standard deviation σ that is expected of a gene with the mean μ. Returned
-    is Σ min((count − μ)/σ, √n)² / (n − 1) over its n samples.
-
-    Parameters
-    ----------
-    counts
-        Counts, [genes, samples].
-    span
-        Share of the genes that each local fit takes in.
-
-    Returns
-    -------
-    ndarray
-        One number for every gene; 0 where a gene does not vary.
+    is Σ min((count − μ)/σ, √n)² / (n − 1) over its n samples, for every gene of counts [genes, n];
+    0 where a gene does not vary. ``span`` is that of `loess`.
     """
     n = counts.shape[1]
     result = np.zeros(len(counts))
@@ -49,22 +36,10 @@ def loess(x: Array, y: Array, *, span: float) -> Array:
 
     As R's ``loess`` does, the fit and its slope are found at some vertices and joined by cubics.
     The vertices are 101 quantiles of x; R splits the range until each part has few points.
-
-    Parameters
-    ----------
-    x, y
-        The points.
-    span
-        Share of the points that each local fit takes in.
-
-    Returns
-    -------
-    ndarray
-        The fit at every x.
     """
     from scipy.interpolate import CubicHermiteSpline
 
-    vertices = np.unique(np.quantile(x, np.linspace(0, 1, _VERTICES)))
+    vertices = np.unique(np.quantile(x, np.linspace(0, 1, 101)))
     nearest = max(3, int(span * x.size + 1e-5))
     fits = np.array([_local_fit(x - vertex, y, min(nearest, x.size)) for vertex in vertices])
     if len(vertices) == 1:
@@ -95,22 +70,10 @@ def scale(levels: Array) -> Array:
 
 
 def principal_components(scaled: Array, n_components: int) -> tuple[Array, Array, Array]:
-    """Scores, loadings and shares of the variance, Seurat's ``RunPCA``.
+    """Scores [samples, d], loadings [d, genes] and shares of the variance [d], Seurat's ``RunPCA``.
 
-    The genes are not centred again after the cut at 10. The largest loading of every component is
-    positive.
-
-    Parameters
-    ----------
-    scaled
-        Scaled levels, [genes, samples].
-    n_components
-        Number of components d.
-
-    Returns
-    -------
-    scores, loadings, shares
-        [samples, d], [d, genes] and [d].
+    The scaled levels, [genes, samples], are not centred again after the cut at 10. The largest
+    loading of every component is positive.
     """
     left, singular, loadings = np.linalg.svd(scaled.T, full_matrices=False)
     largest = np.argmax(np.abs(loadings), axis=1)

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from mongefit._io import StrPath, atomic_write
 from mongefit._validation import check_count
+from mongefit.datasets._live_seq.preprocessing import Array
 from mongefit.datasets._live_seq.samples import Sample, Selection, select_samples
 from mongefit.errors import DataError
 
 PREFIX = "SIMULATED_"
 """What the names of simulated genes begin with."""
-
-Array = NDArray[np.float64]
 
 _GENES = 16_000  # above the 12,829 of the richest sample
 _SPREAD = 2.0  # standard deviation over genes of the logarithm of their level
