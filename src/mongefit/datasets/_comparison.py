@@ -54,9 +54,8 @@ class CostComparison:
     @property
     def ratio(self) -> float:
         """Error of squared Euclidean over that of the true cost; NaN where either is infinite."""
-        if not math.isfinite(self.true_uvp) or not math.isfinite(self.euclidean_uvp):
-            return math.nan
-        return self.euclidean_uvp / self.true_uvp
+        known = math.isfinite(self.true_uvp) and math.isfinite(self.euclidean_uvp)
+        return self.euclidean_uvp / self.true_uvp if known else math.nan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +78,7 @@ class DrawnGroundTruth:
 
 
 def compare_costs(
-    problem: GroundTruth,
-    *,
-    n: int = 512,
-    epsilons: Sequence[float] = EPSILONS,
-    seed: int = 0,
+    problem: GroundTruth, *, n: int = 512, epsilons: Sequence[float] = EPSILONS, seed: int = 0
 ) -> CostComparison:
     """Fit entropic maps with both costs and measure them on new points.
 
@@ -97,11 +92,6 @@ def compare_costs(
         Relative regularisations, of which each cost gets its best.
     seed
         Seed of the points.
-
-    Returns
-    -------
-    CostComparison
-        Errors and sizes.
     """
     n = check_count(n, "n", minimum=2)
     first = 3 * check_count(seed, "seed")
@@ -110,19 +100,20 @@ def compare_costs(
     x, _ = problem.sample(n, first)
     _, y = problem.sample(n, first + 1)
     x_new, y_new = problem.sample(n, first + 2)
-    errors = {}
-    for name, cost in (("true", problem.cost), ("euclidean", Cost(SquaredEuclidean()))):
-        errors[name] = min(
+    true, euclidean = (
+        min(
             (_error(cost, x, y, x_new, y_new, check_positive(epsilon, "epsilons")), epsilon)
             for epsilon in epsilons
         )
+        for cost in (problem.cost, Cost(SquaredEuclidean()))
+    )
     deviation = _root_mean_square(x_new - x_new.mean(axis=0))
     moved = y_new - x_new
     return CostComparison(
-        true_uvp=errors["true"][0],
-        euclidean_uvp=errors["euclidean"][0],
-        true_epsilon=errors["true"][1],
-        euclidean_epsilon=errors["euclidean"][1],
+        true_uvp=true[0],
+        euclidean_uvp=euclidean[0],
+        true_epsilon=true[1],
+        euclidean_epsilon=euclidean[1],
         displacement=_root_mean_square(moved) / deviation,
         variation=_root_mean_square(moved - moved.mean(axis=0)) / deviation,
     )

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from mongefit.datasets._toys import Points
 from mongefit.errors import OptionError
-
-Points = NDArray[np.float64]
 
 _BLOCKS = 4
 
@@ -26,14 +25,9 @@ class RandomDiffeomorphism:
     the second does the same to a from the new b, and so on in turn. For each block the generator
     draws, with ``standard_normal``, W [r, s], w [r], V [r, s] and t [r] in this order, where s
     coordinates change r others; W and V are then divided by √s.
-
-    Attributes
-    ----------
-    blocks
-        (W, w, V, t) of each block.
     """
 
-    blocks: tuple[tuple[Points, ...], ...]
+    blocks: tuple[tuple[Points, Points, Points, Points], ...]  # (W, w, V, t) of each block
 
     @classmethod
     def draw(cls, dim: int, rng: np.random.Generator) -> RandomDiffeomorphism:
@@ -50,11 +44,9 @@ class RandomDiffeomorphism:
 
     def __call__(self, u: Points) -> Points:
         """Where points of the unit cube go."""
-        v = 2 * u - 1
-        a, b = np.split(v, [v.shape[1] // 2], axis=1)
+        a, b = np.split(2 * u - 1, [u.shape[1] // 2], axis=1)
         for W, w, V, t in self.blocks:
-            moved = b * np.exp(0.5 * np.tanh(a @ W.T + w)) + np.tanh(a @ V.T + t)
-            a, b = moved, a
+            a, b = b * np.exp(0.5 * np.tanh(a @ W.T + w)) + np.tanh(a @ V.T + t), a
         return np.concatenate([a, b], axis=1)
 
 

@@ -49,17 +49,7 @@ def moon(n: int = 128, *, seed: int = 0) -> tuple[Points, Points]:
 
     The source is x = R y with R = [[c, s], [−s, c]], c = cos 180 and s = sin 180 in radians.
 
-    Parameters
-    ----------
-    n
-        Number of points, even: half of them in each moon.
-    seed
-        Seed of the random generator.
-
-    Returns
-    -------
-    x, y
-        Source and target points, [n, 2]; row i of x belongs to row i of y.
+    Parameters and results are those of `t_shape`, with half of the points in each moon.
     """
     half = _half(n)
     rng = np.random.default_rng(seed)
@@ -74,19 +64,7 @@ def spiral(n: int = 128, *, seed: int = 0) -> tuple[Points, Points]:
     """A spiral p, turned to give the source x = R p and shrunk to give the target y = 0.8 p.
 
     Here t = 3π√U − π/2 with U uniform, p = (t + π)(cos t, sin t) + ¼G with G standard normal, and R
-    is the rotation of `moon`.
-
-    Parameters
-    ----------
-    n
-        Number of points.
-    seed
-        Seed of the random generator.
-
-    Returns
-    -------
-    x, y
-        Source and target points, [n, 2]; row i of x belongs to row i of y.
+    is the rotation of `moon`. Parameters and results are those of `t_shape`, but n may be odd.
     """
     _check_count(n)
     rng = np.random.default_rng(seed)
