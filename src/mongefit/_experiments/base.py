@@ -15,23 +15,13 @@ from mongefit.metrics import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PRESETS = ("default", "paper")
-
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One thing to fit and measure.
+    """One thing to fit and measure: a method such as "map" on a problem such as "moon".
 
-    Attributes
-    ----------
-    case
-        Which problem, such as "moon".
-    method
-        What is fitted, such as "map".
-    preset
-        "default", "paper", or "" where the method has no settings of its own.
-    seed
-        Seed of the data and of the training.
+    The preset is "default", "paper", or "" where the method has no settings of its own. The seed is
+    that of the data and of the training.
     """
 
     case: str
@@ -40,23 +30,20 @@ class Run:
     seed: int
 
     @property
+    def plan(self) -> tuple[str, str, str]:
+        """All but the seed."""
+        return self.case, self.method, self.preset
+
+    @property
     def name(self) -> str:
         """The run in words that a file may be named by."""
-        parts = (self.case, self.method, self.preset, f"seed {self.seed}")
+        parts = (*self.plan, f"seed {self.seed}")
         return "-".join(part.replace(" ", "_") for part in parts if part)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run found.
-
-    Attributes
-    ----------
-    values
-        Measures by name; None where one does not exist.
-    arrays
-        What the picture needs, as nested lists.
-    """
+    """What a run found: measures, None where there is none, and lists that the picture shows."""
 
     values: dict[str, float | None]
     arrays: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
@@ -64,20 +51,10 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A run that was done, or failed.
+    """A run, everything that it depends on, and what it found.
 
-    Attributes
-    ----------
-    run
-        The run.
-    options
-        Everything that it depends on.
-    outcome
-        What it found; None where it failed.
-    error
-        Why it failed, or "".
-    seconds
-        How long it took, compilation included; of runs side by side, its share.
+    Where it failed there is no outcome, and the error says why. Its seconds include compilation; of
+    runs side by side they are its share.
     """
 
     run: Run
@@ -96,17 +73,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """Something that the experiment should show.
-
-    Attributes
-    ----------
-    what
-        The claim in words, with its bound.
-    found
-        The number, in words.
-    met
-        Whether it holds.
-    """
+    """Something that the experiment should show, with its bound; what was found, in words."""
 
     what: str
     found: str
@@ -114,11 +81,6 @@ class Goal:
 
     def __str__(self) -> str:
         return f"{'met' if self.met else 'MISSED'}: {self.what} (found {self.found})"
-
-
-def presets(*, quick: bool) -> tuple[str, ...]:
-    """The presets to run; in a small version, which is mostly compilation, the default alone."""
-    return PRESETS[:1] if quick else PRESETS
 
 
 class Experiment(abc.ABC):
@@ -147,7 +109,7 @@ class Experiment(abc.ABC):
 
     def alike(self, run: Run) -> Hashable:
         """The same for runs, one after the other, that may be trained side by side."""
-        return run.case, run.method, run.preset
+        return run.plan
 
     @abc.abstractmethod
     def draw(self, results: Sequence[Result]) -> Figure:
@@ -166,15 +128,18 @@ class Experiment(abc.ABC):
         return summarise(results, self.measures, self.notes())
 
 
-def crossed(plans: Iterable[tuple[str, str]], cases: Iterable[str], n_seeds: int) -> list[Run]:
-    """Every plan, a method and a preset, on every case with every seed."""
-    each = list(cases)
+def select(results: Iterable[Result], **wanted: str | int) -> list[Result]:
+    """The results of runs with these properties."""
     return [
-        Run(case, method, preset, seed)
-        for method, preset in plans
-        for case in each
-        for seed in range(n_seeds)
+        result
+        for result in results
+        if all(getattr(result.run, name) == value for name, value in wanted.items())
     ]
+
+
+def values(results: Iterable[Result], measure: str) -> list[float]:
+    """A measure of every result."""
+    return [result.value(measure) for result in results]
 
 
 def group(results: Sequence[Result], key: Callable[[Run], Any]) -> dict[Any, list[Result]]:
@@ -188,9 +153,7 @@ def group(results: Sequence[Result], key: Callable[[Run], Any]) -> dict[Any, lis
 def summarise(results: Sequence[Result], measures: dict[str, str], notes: tuple[str, ...]) -> Table:
     """One row for each case, method and preset."""
     rows = []
-    for (case, method, preset), those in group(
-        results, lambda run: (run.case, run.method, run.preset)
-    ).items():
+    for (case, method, preset), those in group(results, lambda run: run.plan).items():
         done = [result for result in those if result.outcome is not None]
         row: dict[str, Any] = {
             "case": case,
@@ -200,17 +163,21 @@ def summarise(results: Sequence[Result], measures: dict[str, str], notes: tuple[
             "failed": str(len(those) - len(done)),
         }
         for measure in measures:
-            values = np.array([result.value(measure) for result in done])
-            values = values[~np.isnan(values)]
-            known = len(values) > 0
-            mean, spread = (values.mean(), values.std()) if known else (None, None)
+            found = np.array(values(done, measure))
+            found = found[~np.isnan(found)]
+            known = len(found) > 0
+            mean, spread = (found.mean(), found.std()) if known else (None, None)
             row[measure] = f"{mean:.3g} ± {spread:.2g}" if known else None
             row[f"{measure}_mean"] = mean
             row[f"{measure}_std"] = spread
-            row[f"{measure}_median"] = np.median(values) if known else None
+            row[f"{measure}_median"] = np.median(found) if known else None
         row["seconds"] = np.mean([result.seconds for result in those])
         rows.append(row)
-    failed = [f"Failed: {r.run.name}: {r.error}" for r in results if r.outcome is None]
     titles = {"case": "problem", "method": "method", "preset": "settings"}
     headers = titles | measures | {"seeds": "seeds", "failed": "failed", "seconds": "s/run"}
-    return Table(tuple(rows), headers, (*notes, *failed))
+    return Table(tuple(rows), headers, (*notes, *failures(results)))
+
+
+def failures(results: Iterable[Result]) -> list[str]:
+    """What to note of the runs that failed."""
+    return [f"Failed: {r.run.name}: {r.error}" for r in results if r.outcome is None]

@@ -7,24 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mongefit import datasets
 from mongefit._estimators.many import Fit
-from mongefit._estimators.monge_map import MongeMap
-from mongefit._experiments.base import (
-    Experiment,
-    Goal,
-    Outcome,
-    Result,
-    Run,
-    crossed,
-    group,
-    presets,
-)
+from mongefit._experiments.base import Experiment, Goal, Outcome, Result, Run, group, select, values
+from mongefit._experiments.methods import learned_cost, method_fit, skipped_steps
 from mongefit._experiments.panels import Arrays, panels
-from mongefit._experiments.settings import Settings, paper
-from mongefit.baselines import EuclideanMap
+from mongefit._experiments.settings import Settings
 from mongefit.datasets._toys import Displacements as Kind
 from mongefit.losses import Directional, LowRank
 from mongefit.metrics import sinkhorn_divergence
@@ -33,10 +22,7 @@ from mongefit.plotting import plot_displacements
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_KINDS: dict[str, Kind] = {
-    "in a plane": "low_rank",
-    "in two directions": "directional",
-}
+_KINDS: dict[str, Kind] = {"in a plane": "low_rank", "in two directions": "directional"}
 _DEFAULT = Settings((64, 64), epsilon=0.01, max_iter=150, target_fit=1.0)
 # On new points: share of the third singular value, share of the squared displacements within 15° of
 # a learned direction, divergence to the target over that of squared Euclidean.
@@ -58,53 +44,52 @@ class DisplacementsExperiment(Experiment):
 
     def __init__(self, *, quick: bool = False):
         self._n, self._seeds = (32, 1) if quick else (128, 5)
-        self._presets = presets(quick=quick)
-        changes: dict[str, Any] = {"max_iter": 30, "hidden_layer_sizes": (8, 8)} if quick else {}
-        default = dataclasses.replace(_DEFAULT, **changes)
-        iterations = default.max_iter if quick else 500
-        self._settings = {
-            "default": default,
-            "paper": paper(default, max_iter=iterations, target_fit=1.0),
-        }
+        self._plans = learned_cost(
+            dict.fromkeys(_KINDS, _DEFAULT),
+            quick=quick, quick_steps=30, max_iter=500, target_fit=1.0,
+        )  # fmt: skip
 
     def runs(self) -> list[Run]:
-        plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in self._presets)]
-        return crossed(plans, _KINDS, self._seeds)
+        return [Run(*plan, seed) for plan in self._plans for seed in range(self._seeds)]
 
     def options(self, run: Run) -> dict[str, Any]:
         data = {"n": self._n, "data_seeds": [run.seed, 1000 + run.seed]}
-        if not run.preset:
-            return data | {"epsilon": 0.01}
-        return data | dataclasses.asdict(self._settings[run.preset])
+        return data | dataclasses.asdict(self._plans[run.plan])
 
     def fit(self, run: Run) -> Fit:
         kind = _KINDS[run.case]
         X, Y = datasets.displaced(self._n, kind, seed=run.seed)
-        if not run.preset:
-            return Fit(EuclideanMap(epsilon=0.01), {"X": X, "Y": Y})
         motion = LowRank(2) if kind == "low_rank" else _directional(run)
-        model = self._settings[run.preset].estimator(MongeMap, 3, run.seed, [motion])
-        return Fit(model, {"X": X, "Y": Y})
+        return method_fit(run, self._plans[run.plan], {"X": X, "Y": Y}, loss=motion)
 
     def measure(self, run: Run, model: Any) -> Outcome:
         kind = _KINDS[run.case]
         new_X, new_Y = datasets.displaced(self._n, kind, seed=1000 + run.seed)
         mapped = model.transform(new_X)
-        directions = None
+        moves = mapped - new_X
+        energy = np.linalg.svd(moves, compute_uv=False) ** 2
+        measures: dict[str, float | None] = {
+            "third": float(energy[2] / energy.sum()),
+            "within": None,
+            "cosine": None,
+            "divergence": float(sinkhorn_divergence(mapped, new_Y)),
+            "skipped": skipped_steps(run, model),
+        }
+        drawn = {"source": new_X, "mapped": mapped}
         if kind == "directional":
             # Squared Euclidean is given the two directions that suit its own displacements best.
             found = (
                 model.losses_[0]
                 if run.preset
-                else _directional(run).initialised(mapped - new_X, np.ones(len(new_X)), run.seed)
+                else _directional(run).initialised(moves, np.ones(len(moves)), run.seed)
             )
-            directions = np.asarray(found.unit_directions)
-        values = _measure(mapped, new_X, new_Y, directions)
-        values["skipped"] = float(model.diagnostics_["skipped_steps"]) if run.preset else None
-        drawn = {"source": new_X, "mapped": mapped}
-        if directions is not None:
-            drawn["directions"] = directions
-        return Outcome(values, {key: array.tolist() for key, array in drawn.items()})
+            drawn["directions"] = directions = np.asarray(found.unit_directions)
+            length = np.linalg.norm(moves, axis=1)
+            cosine = np.max(moves @ directions.T, axis=1) / length
+            close = cosine >= np.cos(np.deg2rad(15))
+            measures["within"] = float(np.sum(length[close] ** 2) / np.sum(length**2))
+            measures["cosine"] = float(np.mean(cosine))
+        return Outcome(measures, {key: array.tolist() for key, array in drawn.items()})
 
     def notes(self) -> tuple[str, ...]:
         return (
@@ -116,32 +101,21 @@ class DisplacementsExperiment(Experiment):
 
     def goals(self, results: Sequence[Result]) -> list[Goal]:
         goals = []
-        euclidean = {
-            (result.run.case, result.run.seed): result.value("divergence")
-            for result in results
-            if not result.run.preset
-        }
-        learned = [result for result in results if result.run.preset == "default"]
-        others = group([r for r in results if not r.run.preset], lambda run: run.case)
-        for case, those in group(learned, lambda run: run.case).items():
+        for case, those in group(select(results, preset="default"), lambda run: run.case).items():
             directional = _KINDS[case] == "directional"
-            plain = min(
-                1 - result.value("within") if directional else result.value("third")
-                for result in others[case]
+            others = select(results, case=case, preset="")
+            plain = (
+                1 - max(values(others, "within")) if directional else min(values(others, "third"))
             )
-            bound = 1 - _WITHIN if directional else _THIRD
-            goals.append(
+            euclidean = {other.run.seed: other.value("divergence") for other in others}
+            third = max(values(those, "third"))
+            ratio = max(result.value("divergence") / euclidean[result.run.seed] for result in those)
+            goals += [
                 Goal(
                     f"{case}: squared Euclidean does not have the property",
                     f"{plain:.1%} of its motion elsewhere, at least",
-                    plain > bound,
-                )
-            )
-            third = max(result.value("third") for result in those)
-            ratio = max(
-                result.value("divergence") / euclidean[case, result.run.seed] for result in those
-            )
-            goals += [
+                    plain > (1 - _WITHIN if directional else _THIRD),
+                ),
                 Goal(f"{case}: third share ≤ {_THIRD:.0%}", f"{third:.2%}", third <= _THIRD),
                 Goal(
                     f"{case}: divergence ≤ {_RATIO} × squared Euclidean's",
@@ -150,7 +124,7 @@ class DisplacementsExperiment(Experiment):
                 ),
             ]
             if directional:
-                within = min(result.value("within") for result in those)
+                within = min(values(those, "within"))
                 goals.append(
                     Goal(f"{case}: within 15° ≥ {_WITHIN:.0%}", f"{within:.1%}", within >= _WITHIN)
                 )
@@ -169,33 +143,9 @@ class DisplacementsExperiment(Experiment):
                 transform=ax.transAxes, ha="center", fontsize="small",
             )  # fmt: skip
 
-        first = [result for result in results if result.run.seed == 0]
-        return panels(first, panel, size=(3.3, 2.9), projection="3d")
+        return panels(select(results, seed=0), panel, size=(3.3, 2.9), projection="3d")
 
 
 def _directional(run: Run) -> Directional:
     # The paper's loss has no temperature.
     return Directional(2, temperature=1.0 if run.preset == "paper" else 0.1)
-
-
-def _measure(
-    mapped: NDArray[np.float64],
-    source: NDArray[np.float64],
-    target: NDArray[np.float64],
-    directions: NDArray[np.float64] | None,
-) -> dict[str, float | None]:
-    moves = mapped - source
-    energy = np.linalg.svd(moves, compute_uv=False) ** 2
-    values: dict[str, float | None] = {
-        "third": float(energy[2] / energy.sum()),
-        "within": None,
-        "cosine": None,
-        "divergence": float(sinkhorn_divergence(mapped, target)),
-    }
-    if directions is not None:
-        length = np.linalg.norm(moves, axis=1)
-        cosine = np.max(moves @ directions.T, axis=1) / length
-        close = cosine >= np.cos(np.deg2rad(15))
-        values["within"] = float(np.sum(length[close] ** 2) / np.sum(length**2))
-        values["cosine"] = float(np.mean(cosine))
-    return values

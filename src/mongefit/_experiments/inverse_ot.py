@@ -10,21 +10,10 @@ import numpy as np
 
 from mongefit import datasets
 from mongefit._estimators.many import Fit
-from mongefit._estimators.monge_map import MongeMap
-from mongefit._experiments.base import (
-    Experiment,
-    Goal,
-    Outcome,
-    Result,
-    Run,
-    crossed,
-    group,
-    presets,
-)
+from mongefit._experiments.base import Experiment, Goal, Outcome, Result, Run, group, select, values
+from mongefit._experiments.methods import learned_cost, method_fit, skipped_steps
 from mongefit._experiments.panels import map_panels
-from mongefit._experiments.settings import Settings, paper
-from mongefit.baselines import EuclideanMap
-from mongefit.losses import Paired
+from mongefit._experiments.settings import Settings
 from mongefit.metrics import recovered_pairs, rmse
 
 if TYPE_CHECKING:
@@ -56,45 +45,32 @@ class InverseOTExperiment(Experiment):
 
     def __init__(self, *, quick: bool = False):
         self._n, self._new, self._seeds = (32, 16, 1) if quick else (128, 32, 5)
-        self._presets = presets(quick=quick)
-        changes: dict[str, Any] = {"max_iter": 60, "hidden_layer_sizes": (8, 8)} if quick else {}
-        default = {case: dataclasses.replace(s, **changes) for case, s in _DEFAULT.items()}
-        self._settings = {
-            "default": default,
-            "paper": {case: paper(s) for case, s in default.items()},
-        }
+        self._plans = learned_cost(_DEFAULT, quick=quick, quick_steps=60)
 
     def runs(self) -> list[Run]:
-        plans = [("squared Euclidean", ""), *(("learned cost", preset) for preset in self._presets)]
-        return crossed(plans, _DEFAULT, self._seeds)
+        return [Run(*plan, seed) for plan in self._plans for seed in range(self._seeds)]
 
     def options(self, run: Run) -> dict[str, Any]:
         data = {"n": self._n, "n_new": self._new, "data_seeds": [run.seed, 1000 + run.seed]}
-        if not run.preset:
-            return data | {"epsilon": 0.01}
-        return data | dataclasses.asdict(self._settings[run.preset][run.case])
+        return data | dataclasses.asdict(self._plans[run.plan])
 
     def fit(self, run: Run) -> Fit:
         X, Y = _MAKE[run.case](self._n, seed=run.seed)
-        if not run.preset:
-            return Fit(EuclideanMap(epsilon=0.01), {"X": X, "Y": Y})
-        settings = self._settings[run.preset][run.case]
         pairs = np.stack([np.arange(self._n)] * 2, axis=1)
-        model = settings.estimator(MongeMap, 2, run.seed, [Paired()])
-        return Fit(model, {"X": X, "Y": Y, "pairs": pairs})
+        return method_fit(run, self._plans[run.plan], {"X": X, "Y": Y, "pairs": pairs})
 
     def measure(self, run: Run, model: Any) -> Outcome:
         X, Y = _MAKE[run.case](self._n, seed=run.seed)
         new_X, new_Y = _MAKE[run.case](self._new, seed=1000 + run.seed)
         mapped = model.transform(new_X)
-        values = {
+        measures = {
             "rmse": rmse(mapped, new_Y),
             "reverse": rmse(model.inverse_transform(new_Y), new_X),
             "recovered": recovered_pairs(model.cost_matrix(X, Y)),
-            "skipped": float(model.diagnostics_["skipped_steps"]) if run.preset else None,
+            "skipped": skipped_steps(run, model),
         }
         drawn = {"source": new_X, "target": Y, "truth": new_Y, "mapped": mapped}
-        return Outcome(values, {key: array.tolist() for key, array in drawn.items()})
+        return Outcome(measures, {key: array.tolist() for key, array in drawn.items()})
 
     def notes(self) -> tuple[str, ...]:
         return (
@@ -104,21 +80,15 @@ class InverseOTExperiment(Experiment):
 
     def goals(self, results: Sequence[Result]) -> list[Goal]:
         goals = []
-        learned = [result for result in results if result.run.preset == "default"]
-        for case, those in group(learned, lambda run: run.case).items():
-            error = float(np.mean([result.value("rmse") for result in those]))
-            share = float(np.mean([result.value("recovered") for result in those]))
+        for case, those in group(select(results, preset="default"), lambda run: run.case).items():
+            error, share = (float(np.mean(values(those, key))) for key in ("rmse", "recovered"))
             bar = _BARS[case]
+            recovered = f"{case}: pairs recovered ≥ {_RECOVERED:.0%}"
             goals += [
                 Goal(f"{case}: mean RMSE ≤ {bar}", f"{error:.3f}", error <= bar),
-                Goal(
-                    f"{case}: pairs recovered ≥ {_RECOVERED:.0%}",
-                    f"{share:.1%}",
-                    share >= _RECOVERED,
-                ),
+                Goal(recovered, f"{share:.1%}", share >= _RECOVERED),
             ]
         return goals
 
     def draw(self, results: Sequence[Result]) -> Figure:
-        first = [result for result in results if result.run.seed == 0]
-        return map_panels(first)
+        return map_panels(select(results, seed=0))

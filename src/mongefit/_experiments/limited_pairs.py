@@ -8,24 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mongefit._estimators.many import Fit
-from mongefit._experiments.base import (
-    Experiment,
-    Goal,
-    Outcome,
-    Result,
-    Run,
-    crossed,
-    group,
-    presets,
-)
+from mongefit._experiments.base import Experiment, Goal, Outcome, Result, Run, group, select, values
 from mongefit._experiments.methods import (
     COUPLING,
     EUCLIDEAN,
     GAP,
-    LEARNED,
     MAP,
+    Plans,
     method_fit,
     method_settings,
     skipped_steps,
@@ -76,45 +68,44 @@ class LimitedPairsExperiment(Experiment):
     }
 
     def __init__(self, *, quick: bool = False):
-        self._quick = quick
         self._sizes = {2: _SIZES[2]} if quick else _SIZES
-        self._shares = (1 / 4,) if quick else _SHARES
         self._seeds, self._new = (2, 64) if quick else (5, 256)
-        self._presets = presets(quick=quick)
-        self._settings = {
-            (dim, *plan): settings
-            for dim in self._sizes
-            for plan, settings in method_settings(_DEFAULT[dim], quick=quick).items()
+        # Dimension and number of pairs of each case.
+        self._cases = {
+            f"d = {dim}, {k} pairs": (dim, k)
+            for dim, (n, _) in self._sizes.items()
+            for k in (round(share * n) for share in ((1 / 4,) if quick else _SHARES))
+        }
+        settings = {dim: method_settings(_DEFAULT[dim], quick=quick) for dim in self._sizes}
+        self._plans: Plans = {
+            (case, *method): settings[dim][method]
+            for method in settings[2]
+            for case, (dim, _) in self._cases.items()
         }
 
     def runs(self) -> list[Run]:
-        plans = [(EUCLIDEAN, ""), *((m, preset) for preset in self._presets for m in LEARNED)]
-        cases = [
-            _case(dim, round(share * n))
-            for dim, (n, _) in self._sizes.items()
-            for share in self._shares
-        ]
-        return crossed(plans, cases, self._seeds)
+        return [Run(*plan, seed) for plan in self._plans for seed in range(self._seeds)]
 
     def options(self, run: Run) -> dict[str, Any]:
-        dim, k = _parse(run.case)
+        dim, k = self._cases[run.case]
         n, m = self._sizes[dim]
         data = {
             "dim": dim, "n": n, "m": m, "pairs": k, "n_new": self._new,
             "data_seeds": [run.seed, 1000 + run.seed],
         }  # fmt: skip
-        settings = self._settings.get((dim, run.method, run.preset))
-        return data | ({"epsilon": 0.01} if settings is None else dataclasses.asdict(settings))
+        return data | dataclasses.asdict(self._plans[run.plan])
 
     def fit(self, run: Run) -> Fit:
-        dim, k = _parse(run.case)
-        problem = _problem(*self._sizes[dim], k, dim, run.seed)
-        settings = self._settings.get((dim, run.method, run.preset))
-        return method_fit(run.method, settings, (problem.x, problem.y, problem.pairs), run.seed)
+        problem = self._problem(run)
+        data = {"X": problem.x, "Y": problem.y, "pairs": problem.pairs}
+        return method_fit(run, self._plans[run.plan], data)
+
+    def _problem(self, run: Run) -> LimitedPairs:
+        dim, k = self._cases[run.case]
+        return _cached_problem(*self._sizes[dim], k, dim, seed=run.seed)
 
     def measure(self, run: Run, model: Any) -> Outcome:
-        dim, k = _parse(run.case)
-        problem = _problem(*self._sizes[dim], k, dim, run.seed)
+        problem = self._problem(run)
         X, Y, pairs = problem.x, problem.y, problem.pairs
         new_X, new_Y = problem.sample(self._new, seed=1000 + run.seed)
         mapped = model.transform(new_X)
@@ -122,10 +113,10 @@ class LimitedPairsExperiment(Experiment):
             {
                 "incorrect": incorrect_mass(model.coupling_, pairs),
                 "floor": incorrect_mass_floor(len(X), len(Y), pairs),
-                "train": rmse(model.transform(X[:k]), Y[:k]),
+                "train": rmse(model.transform(X[: len(pairs)]), Y[: len(pairs)]),
                 "rmse": rmse(mapped, new_Y),
                 "divergence": float(sinkhorn_divergence(mapped, new_Y)),
-                "skipped": skipped_steps(model) if run.preset else None,
+                "skipped": skipped_steps(run, model),
             }
         )
 
@@ -140,20 +131,11 @@ class LimitedPairsExperiment(Experiment):
     def goals(self, results: Sequence[Result]) -> list[Goal]:
         """Map against coupling, over the numbers of pairs of each data set together."""
         goals = []
-        chosen = [result for result in results if result.run.preset == "default"]
-        for dim, those in group(chosen, lambda run: _parse(run.case)[0]).items():
+        chosen = select(results, preset="default")
+        for dim, those in group(chosen, lambda run: self._cases[run.case][0]).items():
             for measure, words in (("rmse", "RMSE of new points"), ("divergence", "divergence")):
                 ours, theirs = (
-                    np.array(
-                        [
-                            np.median([result.value(measure) for result in of_seed])
-                            for of_seed in group(
-                                [r for r in those if r.run.method == method],
-                                lambda run: run.seed,
-                            ).values()
-                        ]
-                    )
-                    for method in (MAP, COUPLING)
+                    _medians(select(those, method=method), measure) for method in (MAP, COUPLING)
                 )
                 better, least = int(np.sum(ours < theirs)), int(np.ceil(0.8 * len(ours)))
                 median = float(np.median(ours)), float(np.median(theirs))
@@ -177,20 +159,21 @@ class LimitedPairsExperiment(Experiment):
             len(shown), len(self._sizes), squeeze=False, sharex="col", sharey="row"
         )
         for column, dim in enumerate(self._sizes):
-            those = [r for r in results if _parse(r.run.case)[0] == dim]
+            those = [r for r in results if self._cases[r.run.case][0] == dim]
             for row, (measure, title) in enumerate(shown.items()):
                 ax = grid[row, column]
-                for (method, preset), of_line in group(
-                    those, lambda run: (run.method, run.preset)
-                ).items():
-                    _draw_line(ax, of_line, measure, method, preset)
+                lines = group(those, lambda run: (run.method, run.preset))
+                for (method, preset), of_line in lines.items():
+                    of_pairs = group(of_line, lambda run: self._cases[run.case][1])
+                    found = {k: values(each, measure) for k, each in of_pairs.items()}
+                    _draw_line(ax, found, method, preset)
                 ax.set_yscale("log")
                 ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
                 ax.yaxis.set_major_formatter("{x:g}")
                 ax.yaxis.set_minor_formatter(NullFormatter())
                 ax.grid(alpha=0.3)
                 ax.set_xscale("log", base=2)
-                ax.set_xticks([round(share * self._sizes[dim][0]) for share in self._shares])
+                ax.set_xticks([k for of_dim, k in self._cases.values() if of_dim == dim])
                 ax.xaxis.set_major_formatter("{x:.0f}")
                 if column == 0:
                     ax.set_ylabel(title)
@@ -203,30 +186,21 @@ class LimitedPairsExperiment(Experiment):
         return figure
 
 
-@functools.lru_cache(maxsize=5)
-def _problem(n: int, m: int, n_pairs: int, dim: int, seed: int) -> LimitedPairs:
-    return limited_pairs(n, m, n_pairs, dim, seed=seed)
+_cached_problem = functools.lru_cache(maxsize=5)(limited_pairs)
 
 
-def _case(dim: int, n_pairs: int) -> str:
-    return f"d = {dim}, {n_pairs} pairs"
+def _medians(results: Sequence[Result], measure: str) -> NDArray[np.float64]:
+    """The median of each data set."""
+    data_sets = group(results, lambda run: run.seed).values()
+    return np.array([np.median(values(those, measure)) for those in data_sets])
 
 
-def _parse(case: str) -> tuple[int, int]:
-    """Dimension and number of pairs of a case."""
-    words = case.replace(",", "").split()
-    return int(words[2]), int(words[3])
-
-
-def _draw_line(ax: Any, results: Sequence[Result], measure: str, method: str, preset: str) -> None:
+def _draw_line(ax: Any, found: dict[int, list[float]], method: str, preset: str) -> None:
     """Medians over the data sets, with a dot for each of them."""
-    groups = group(results, lambda run: _parse(run.case)[1])
-    pairs = list(groups)
-    values = [[result.value(measure) for result in groups[k]] for k in pairs]
     style = {"color": _COLOURS[method], "marker": _MARKERS[method]}
     ax.plot(
-        pairs,
-        [np.nanmedian(each) for each in values],
+        list(found),
+        [np.nanmedian(each) for each in found.values()],
         linestyle="--" if preset == "paper" else "-",
         markerfacecolor="none" if preset == "paper" else style["color"],
         markersize=4,
@@ -235,5 +209,5 @@ def _draw_line(ax: Any, results: Sequence[Result], measure: str, method: str, pr
         **style,
     )
     if preset != "paper":
-        for k, each in zip(pairs, values, strict=True):
+        for k, each in found.items():
             ax.plot([k] * len(each), each, linestyle="none", alpha=0.3, markersize=2, **style)

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mongefit._estimators.many import Fit
-from mongefit._experiments.base import Experiment, Goal, Outcome, Result, Run, group, presets
+from mongefit._experiments.base import (
+    Experiment,
+    Goal,
+    Outcome,
+    Result,
+    Run,
+    failures,
+    group,
+    select,
+    values,
+)
 from mongefit._experiments.methods import (
     COUPLING,
     EUCLIDEAN,
-    LEARNED,
     MAP,
     method_fit,
     method_settings,
@@ -35,7 +44,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ALL = "all traced cells"
-_LEFT_OUT = "without cell"
 _TRIVIAL: dict[str, Any] = {
     "ridge on the pairs": PairedRidge,
     "nearest pair": NearestPair,
@@ -77,43 +85,35 @@ class LiveSeqExperiment(Experiment):
 
     def __init__(self, data: LiveSeq, *, quick: bool = False):
         self._data = data
-        self._seeds, self._left_out = (1, 2) if quick else (10, len(data.pairs))
-        self._presets = presets(quick=quick)
+        self._seeds, left_out = (1, 2) if quick else (10, len(data.pairs))
+        self._left_out = {f"without cell {k + 1}": k for k in range(left_out)}
         self._settings = method_settings(_DEFAULT, quick=quick)
 
     def runs(self) -> list[Run]:
-        learned = [(method, preset) for preset in self._presets for method in LEARNED]
         fixed = [(method, "") for method in (EUCLIDEAN, *_TRIVIAL)]
-        cells = [f"{_LEFT_OUT} {k + 1}" for k in range(self._left_out)]
-        plans = [
-            *((_ALL, *plan, range(1)) for plan in fixed),
-            *((_ALL, *plan, range(self._seeds)) for plan in learned),
-            *((cell, *plan, range(1)) for plan in (*fixed, *learned) for cell in cells),
-        ]
-        return [
-            Run(case, method, preset, seed)
-            for case, method, preset, seeds in plans
-            for seed in seeds
-        ]
+        learned = [plan for plan in self._settings if plan[1]]
+        together = [(_ALL, *plan, 0) for plan in fixed]
+        together += [(_ALL, *plan, seed) for plan in learned for seed in range(self._seeds)]
+        apart = [(cell, *plan, 0) for plan in fixed + learned for cell in self._left_out]
+        return [Run(*each) for each in together + apart]
 
     def options(self, run: Run) -> dict[str, Any]:
         data = {"counts_sha256": self._data.sha256, "simulated": self._data.simulated}
-        settings = self._settings.get((run.method, run.preset))
-        if settings is not None:
-            return data | dataclasses.asdict(settings)
-        return data | ({"epsilon": 0.01} if run.method == EUCLIDEAN else {})
+        if run.method in _TRIVIAL:
+            return data
+        return data | dataclasses.asdict(self._settings[run.method, run.preset])
 
     def fit(self, run: Run) -> Fit:
-        X, Y, pairs = self._data.source, self._data.target, self._data.pairs
-        told = np.ones(len(pairs), bool)
+        pairs = self._data.pairs
+        clouds = {"X": self._data.source, "Y": self._data.target}
+        weight = np.ones(len(pairs))
         if run.case != _ALL:
-            told[_left_out(run)] = False
+            weight[self._left_out[run.case]] = 0
         if run.method in _TRIVIAL:
-            return Fit(_TRIVIAL[run.method](), {"X": X, "Y": Y, "pairs": pairs[told]})
-        settings = self._settings.get((run.method, run.preset))
-        # By its weight: one pair less would be compiled anew.
-        weight = told.astype(float)
-        return method_fit(run.method, settings, (X, Y, pairs), run.seed, pair_weight=weight)
+            return Fit(_TRIVIAL[run.method](), clouds | {"pairs": pairs[weight > 0]})
+        # A pair is left out by its weight: one pair less would be compiled anew.
+        known = {"pairs": pairs, "pair_weight": weight}
+        return method_fit(run, self._settings[run.method, run.preset], clouds | known)
 
     def alike(self, run: Run) -> Hashable:
         return run.case == _ALL, run.method, run.preset
@@ -121,41 +121,41 @@ class LiveSeqExperiment(Experiment):
     def measure(self, run: Run, model: Any) -> Outcome:
         X, Y, pairs = self._data.source, self._data.target, self._data.pairs
         if run.case != _ALL:
-            row, column = pairs[_left_out(run)]
+            row, column = pairs[self._left_out[run.case]]
             return Outcome({"left_out": rmse(model.transform(X[[row]]), Y[[column]])})
         mapped, traced = model.transform(X), pairs[:, 0]
-        values = {
+        measures = {
             "incorrect": None,
             "rmse": rmse(mapped[traced], Y[pairs[:, 1]]),
             "divergence": float(sinkhorn_divergence(mapped, Y)),
-            "skipped": skipped_steps(model) if run.preset else None,
+            "skipped": skipped_steps(run, model),
         }
         if run.method not in _TRIVIAL:
-            values["incorrect"] = incorrect_mass(model.coupling_, pairs)
+            measures["incorrect"] = incorrect_mass(model.coupling_, pairs)
         drawn = {
             "source": X[traced], "target": Y, "truth": Y[pairs[:, 1]], "mapped": mapped[traced],
         }  # fmt: skip
-        return Outcome(values, {key: array.tolist() for key, array in drawn.items()})
+        return Outcome(measures, {key: array.tolist() for key, array in drawn.items()})
 
     def table(self, results: Sequence[Result]) -> Table:
         """The rows of table 1, with the error on traced cells that were left out beside them."""
-        together = super().table([result for result in results if result.run.case == _ALL])
-        errors = self._left_out_errors(results)
+        together = super().table(select(results, case=_ALL))
+        apart = [result for result in results if result.run.case != _ALL]
+        errors = {
+            method: float(np.sqrt(np.mean(np.square(values(those, "left_out")))))
+            for method, those in group(apart, lambda run: (run.method, run.preset)).items()
+        }
         rows = tuple(
             row | {"left_out": errors.get((row["method"], row["preset"] or ""))}
             for row in together.rows
         )
-        headers = dict(together.headers)
-        del headers["case"]
-        at = list(headers).index("divergence")
-        items = list(headers.items())
-        items.insert(at, ("left_out", "RMSE, left out"))
-        failed = tuple(
-            f"Failed: {r.run.name}: {r.error}"
-            for r in results
-            if r.outcome is None and r.run.case != _ALL
-        )
-        return Table(rows, dict(items), together.notes + failed)
+        headers = {}
+        for key, title in together.headers.items():
+            if key == "divergence":
+                headers["left_out"] = "RMSE, left out"
+            if key != "case":
+                headers[key] = title
+        return Table(rows, headers, (*together.notes, *failures(apart)))
 
     def notes(self) -> tuple[str, ...]:
         data = self._data
@@ -172,43 +172,24 @@ class LiveSeqExperiment(Experiment):
         )
 
     def goals(self, results: Sequence[Result]) -> list[Goal]:
-        found = {
-            method: float(np.mean([result.value("rmse") for result in those]))
-            for method, those in group(
-                [r for r in results if r.run.case == _ALL and r.run.preset == "default"],
-                lambda run: run.method,
-            ).items()
-        }
-        ratio = found[MAP] / found[COUPLING]
+        learned = select(results, case=_ALL, preset="default")
+        ours, theirs = (
+            float(np.mean(values(select(learned, method=method), "rmse")))
+            for method in (MAP, COUPLING)
+        )
+        ratio = ours / theirs
         return [
             Goal(
                 f"RMSE of the map on traced cells ≤ {_RATIO} × the coupling's",
-                f"{found[MAP]:.3g} against {found[COUPLING]:.3g}, {ratio:.2f} ×",
+                f"{ours:.3g} against {theirs:.3g}, {ratio:.2f} ×",
                 ratio <= _RATIO,
             )
         ]
 
     def draw(self, results: Sequence[Result]) -> Figure:
-        chosen = [
-            result
-            for result in results
-            if result.run.case == _ALL
-            and result.run.seed == 0
-            and (result.run.preset or result.run.method == EUCLIDEAN)
-        ]
+        first = select(results, case=_ALL, seed=0)
+        chosen = [result for result in first if result.run.method not in _TRIVIAL]
         figure = map_panels(chosen, wrap=4)
         kind = "simulated counts" if self._data.simulated else "measured counts"
         figure.suptitle(f"Live-seq, {kind}: the traced cells", fontsize="medium")
         return figure
-
-    def _left_out_errors(self, results: Sequence[Result]) -> dict[tuple[str, str], float]:
-        those = [result for result in results if result.run.case != _ALL]
-        return {
-            key: float(np.sqrt(np.mean([result.value("left_out") ** 2 for result in of_method])))
-            for key, of_method in group(those, lambda run: (run.method, run.preset)).items()
-        }
-
-
-def _left_out(run: Run) -> int:
-    """Which pair a run is not told of."""
-    return int(run.case.split()[-1]) - 1

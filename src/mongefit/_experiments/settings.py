@@ -15,16 +15,8 @@ from mongefit.penalties import CostSize, DirichletEnergy
 class Settings:
     """How a cost h(Φμ(x) − Φν(y)) is learned.
 
-    Names are those of `MongeMap`, but for these.
-
-    Attributes
-    ----------
-    quadratic
-        Whether h has the learned quadratic term. The paper's h has none.
-    dirichlet
-        Weight of the Dirichlet energy of the flows.
-    target_fit
-        Weight of `TargetFit` beside the other losses.
+    Names are those of `MongeMap`, but for whether h has the learned quadratic term, and the weights
+    of `DirichletEnergy` and `TargetFit` beside other penalties and losses.
     """
 
     hidden_layer_sizes: tuple[int, ...]
@@ -43,25 +35,31 @@ class Settings:
         self, kind: type[CostLearner], dim: int, seed: int, losses: list[Any]
     ) -> CostLearner:
         """An estimator with these settings."""
+        options = dataclasses.asdict(self)
         penalties: list[Any] = [1e-7 * CostSize()]
-        if self.dirichlet:
-            penalties.append(self.dirichlet * DirichletEnergy())
-        if self.target_fit:
-            losses = [*losses, self.target_fit * TargetFit()]
-        return kind(
-            "icnn" if self.quadratic else _plain_network(dim, self, seed),
-            self.diffeo,
-            hidden_layer_sizes=self.hidden_layer_sizes,
-            alpha=self.alpha,
-            epsilon=self.epsilon,
-            max_iter=self.max_iter,
-            learning_rate=self.learning_rate,
-            diffeo_learning_rate=self.diffeo_learning_rate,
-            losses=losses,
-            penalties=penalties,
-            random_state=seed,
-            dtype=self.dtype,
-        )
+        if dirichlet := options.pop("dirichlet"):
+            penalties.append(dirichlet * DirichletEnergy())
+        if target_fit := options.pop("target_fit"):
+            losses = [*losses, target_fit * TargetFit()]
+        cost = "icnn" if options.pop("quadratic") else self._plain_network(dim, seed)
+        return kind(cost, losses=losses, penalties=penalties, random_state=seed, **options)
+
+    def _plain_network(self, dim: int, seed: int) -> Any:
+        """An ICNN without the quadratic term."""
+        import equinox as eqx
+        import jax.random as jr
+
+        from mongefit._convex import ICNN
+
+        with double_precision():
+            return eqx.filter_jit(ICNN)(
+                dim,
+                self.hidden_layer_sizes,
+                key=jr.key(seed),
+                alpha=self.alpha,
+                quadratic=False,
+                gain=1.0,
+            )
 
 
 def paper(settings: Settings, **changes: Any) -> Settings:
@@ -70,30 +68,6 @@ def paper(settings: Settings, **changes: Any) -> Settings:
     Its α‖z‖² with α = 0.01 is (α/2)‖z‖² with α = 0.02 here, and its h has no quadratic term beside
     it. It gives the rates of Adam for Live-seq only; they are taken for all.
     """
-    stated = {
-        "alpha": 0.02,
-        "quadratic": False,
-        "learning_rate": 3e-3,
-        "diffeo_learning_rate": 1e-3,
-        "dirichlet": 0.0,
-        "target_fit": 0.0,
-    }
-    return dataclasses.replace(settings, **(stated | changes))
-
-
-def _plain_network(dim: int, settings: Settings, seed: int) -> Any:
-    import equinox as eqx
-    import jax.random as jr
-
-    from mongefit._convex import ICNN
-
-    with double_precision():
-        build = eqx.filter_jit(ICNN)
-        return build(
-            dim,
-            settings.hidden_layer_sizes,
-            key=jr.key(seed),
-            alpha=settings.alpha,
-            quadratic=False,
-            gain=1.0,
-        )
+    stated = {"alpha": 0.02, "quadratic": False, "dirichlet": 0.0, "target_fit": 0.0}
+    rates = {"learning_rate": 3e-3, "diffeo_learning_rate": 1e-3}
+    return dataclasses.replace(settings, **(stated | rates | changes))
