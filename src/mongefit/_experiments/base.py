@@ -124,8 +124,9 @@ class Experiment(abc.ABC):
         return ()
 
     def table(self, results: Sequence[Result]) -> Table:
-        """Mean ± standard deviation of every measure over the seeds; failed runs are counted."""
-        return summarise(results, self.measures, self.notes())
+        """Mean ± standard deviation of every measure over the seeds, and what failed."""
+        failed = [f"Failed: {r.run.name}: {r.error}" for r in results if r.outcome is None]
+        return summarise(results, self.measures, (*self.notes(), *failed))
 
 
 def select(results: Iterable[Result], **wanted: str | int) -> list[Result]:
@@ -175,9 +176,4 @@ def summarise(results: Sequence[Result], measures: dict[str, str], notes: tuple[
         rows.append(row)
     titles = {"case": "problem", "method": "method", "preset": "settings"}
     headers = titles | measures | {"seeds": "seeds", "failed": "failed", "seconds": "s/run"}
-    return Table(tuple(rows), headers, (*notes, *failures(results)))
-
-
-def failures(results: Iterable[Result]) -> list[str]:
-    """What to note of the runs that failed."""
-    return [f"Failed: {r.run.name}: {r.error}" for r in results if r.outcome is None]
+    return Table(tuple(rows), headers, notes)

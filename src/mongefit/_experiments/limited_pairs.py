@@ -22,7 +22,7 @@ from mongefit._experiments.methods import (
     method_settings,
     skipped_steps,
 )
-from mongefit._experiments.settings import Settings
+from mongefit._experiments.settings import SHARED_FLOW
 from mongefit.datasets import LimitedPairs, limited_pairs
 from mongefit.metrics import incorrect_mass, incorrect_mass_floor, rmse, sinkhorn_divergence
 
@@ -31,23 +31,11 @@ if TYPE_CHECKING:
 
 _SIZES = {2: (32, 40), 4: (128, 160), 6: (256, 320)}
 _SHARES = (1 / 8, 1 / 4, 1 / 2)
-_FEW_POINTS = Settings(
-    (64, 64),
-    epsilon=0.03,
-    max_iter=300,
-    learning_rate=(0.02, 0.001),
-    diffeo_learning_rate=(0.01, 0.0005),
-    diffeo="shared",
-    dirichlet=1e-3,
-    target_fit=1.0,
-    dtype="mixed",
-)
-# The fewer points there are, the more it helps to be told where they end, and the less sharp a map
-# they bear.
+# With fewer points a fit to the target helps more, and the map must be less sharp.
 _DEFAULT = {
-    2: dataclasses.replace(_FEW_POINTS, target_fit=3.0),
-    4: _FEW_POINTS,
-    6: dataclasses.replace(_FEW_POINTS, epsilon=0.01, target_fit=0.0),
+    2: dataclasses.replace(SHARED_FLOW, epsilon=0.03, target_fit=3.0),
+    4: dataclasses.replace(SHARED_FLOW, epsilon=0.03, target_fit=1.0),
+    6: SHARED_FLOW,
 }
 _COLOURS = {MAP: "#0072B2", COUPLING: "#D55E00", GAP: "#009E73", EUCLIDEAN: "#000000"}
 _MARKERS = {MAP: "o", COUPLING: "s", GAP: "^", EUCLIDEAN: "x"}

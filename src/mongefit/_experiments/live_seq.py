@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mongefit._estimators.many import Fit
-from mongefit._experiments.base import (
-    Experiment,
-    Goal,
-    Outcome,
-    Result,
-    Run,
-    failures,
-    group,
-    select,
-    values,
-)
+from mongefit._experiments.base import Experiment, Goal, Outcome, Result, Run, select, values
 from mongefit._experiments.methods import (
     COUPLING,
     EUCLIDEAN,
@@ -29,16 +19,10 @@ from mongefit._experiments.methods import (
     skipped_steps,
 )
 from mongefit._experiments.panels import map_panels
-from mongefit._experiments.settings import Settings
+from mongefit._experiments.settings import SHARED_FLOW
 from mongefit.baselines import IdentityMap, NearestPair, PairedRidge, TargetMean
 from mongefit.datasets import LiveSeq
-from mongefit.metrics import (
-    Table,
-    incorrect_mass,
-    incorrect_mass_floor,
-    rmse,
-    sinkhorn_divergence,
-)
+from mongefit.metrics import Table, incorrect_mass, incorrect_mass_floor, rmse, sinkhorn_divergence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,16 +34,7 @@ _TRIVIAL: dict[str, Any] = {
     "target mean": TargetMean,
     "identity": IdentityMap,
 }
-_DEFAULT = Settings(
-    (64, 64, 64),
-    epsilon=0.01,
-    max_iter=300,
-    learning_rate=(0.02, 0.001),
-    diffeo_learning_rate=(0.01, 0.0005),
-    diffeo="shared",
-    dirichlet=1e-3,
-    dtype="mixed",
-)
+_DEFAULT = dataclasses.replace(SHARED_FLOW, hidden_layer_sizes=(64, 64, 64))
 _RATIO = 0.25
 
 
@@ -139,23 +114,22 @@ class LiveSeqExperiment(Experiment):
 
     def table(self, results: Sequence[Result]) -> Table:
         """The rows of table 1, with the error on traced cells that were left out beside them."""
-        together = super().table(select(results, case=_ALL))
+        table = super().table(results)
         apart = [result for result in results if result.run.case != _ALL]
-        errors = {
-            method: float(np.sqrt(np.mean(np.square(values(those, "left_out")))))
-            for method, those in group(apart, lambda run: (run.method, run.preset)).items()
-        }
-        rows = tuple(
-            row | {"left_out": errors.get((row["method"], row["preset"] or ""))}
-            for row in together.rows
-        )
+        rows = []
+        for row in table.rows:
+            if row["case"] == _ALL:
+                those = select(apart, method=row["method"], preset=row["preset"] or "")
+                squares = [error**2 for error in values(those, "left_out")]
+                error = float(np.sqrt(np.mean(squares))) if squares else None
+                rows.append(row | {"left_out": error})
         headers = {}
-        for key, title in together.headers.items():
+        for key, title in table.headers.items():
             if key == "divergence":
                 headers["left_out"] = "RMSE, left out"
             if key != "case":
                 headers[key] = title
-        return Table(rows, headers, (*together.notes, *failures(apart)))
+        return Table(tuple(rows), headers, table.notes)
 
     def notes(self) -> tuple[str, ...]:
         data = self._data

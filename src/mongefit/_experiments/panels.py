@@ -40,21 +40,11 @@ def panels(
     projection: str | None = None,
     wrap: int | None = None,
 ) -> Figure:
-    """A panel for each result and one legend below all.
+    """A panel for each result, one of each case, method and preset, and one legend below all.
 
-    Parameters
-    ----------
-    results
-        Results with one run for each case, method and preset.
-    draw
-        Draws a result with its arrays on Axes.
-    size
-        Width and height of a panel in inches.
-    projection
-        That of the Axes.
-    wrap
-        Number of columns. By default there is a column for each method and preset, and a row for
-        each case.
+    ``draw`` draws a result with its arrays on Axes of the projection. ``size`` is the width and the
+    height of a panel in inches, ``wrap`` the number of columns. By default there is a column for
+    each method and preset, and a row for each case.
     """
     from matplotlib.figure import Figure
 

@@ -31,26 +31,14 @@ FILES = {
     "report.json": "options, versions, seeds, times",
 }
 
-
 _FAILURES = (ArithmeticError, RuntimeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What is left of an experiment.
+    """What is left of an experiment: files, all runs, their summary, and what should be seen.
 
-    Attributes
-    ----------
-    folder
-        Where the files are.
-    results
-        All runs.
-    table
-        Their summary.
-    goals
-        What should be seen, and whether it was.
-    seconds
-        Time that the runs took, in this and in earlier sessions.
+    The seconds are those of the runs, in this and in earlier sessions.
     """
 
     folder: Path
@@ -79,8 +67,6 @@ def reproduce(
 
     Parameters
     ----------
-    experiment
-        The experiment.
     folder
         Where to leave the files; made where it is missing.
     restart
@@ -202,15 +188,12 @@ def _write(experiment: Experiment, report: Report) -> None:
 
 
 def _all_runs(results: tuple[Result, ...]) -> Table:
-    measures = list(
-        dict.fromkeys(
-            name for result in results if result.outcome for name in result.outcome.values
-        )
-    )
+    found = [result.outcome.values if result.outcome else {} for result in results]
+    measures = dict.fromkeys(name for values in found for name in values)
     rows = tuple(
         dataclasses.asdict(result.run)
-        | {name: result.outcome.values.get(name) if result.outcome else None for name in measures}
+        | {name: values.get(name) for name in measures}
         | {"error": result.error, "seconds": result.seconds}
-        for result in results
+        for result, values in zip(results, found, strict=True)
     )
     return Table(rows, {})

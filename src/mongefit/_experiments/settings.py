@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import equinox as eqx
+import jax.random as jr
+
+from mongefit._convex import ICNN
 from mongefit._estimators.monge_map import CostLearner
 from mongefit._runtime import double_precision
 from mongefit.losses import TargetFit
@@ -44,22 +48,26 @@ class Settings:
         cost = "icnn" if options.pop("quadratic") else self._plain_network(dim, seed)
         return kind(cost, losses=losses, penalties=penalties, random_state=seed, **options)
 
-    def _plain_network(self, dim: int, seed: int) -> Any:
+    def _plain_network(self, dim: int, seed: int) -> ICNN:
         """An ICNN without the quadratic term."""
-        import equinox as eqx
-        import jax.random as jr
-
-        from mongefit._convex import ICNN
-
+        layers = self.hidden_layer_sizes
         with double_precision():
             return eqx.filter_jit(ICNN)(
-                dim,
-                self.hidden_layer_sizes,
-                key=jr.key(seed),
-                alpha=self.alpha,
-                quadratic=False,
-                gain=1.0,
+                dim, layers, key=jr.key(seed), alpha=self.alpha, quadratic=False, gain=1.0
             )
+
+
+SHARED_FLOW = Settings(
+    (64, 64),
+    epsilon=0.01,
+    max_iter=300,
+    learning_rate=(0.02, 0.001),
+    diffeo_learning_rate=(0.01, 0.0005),
+    diffeo="shared",
+    dirichlet=1e-3,
+    dtype="mixed",
+)
+"""What the comparisons of several methods start from."""
 
 
 def paper(settings: Settings, **changes: Any) -> Settings:
