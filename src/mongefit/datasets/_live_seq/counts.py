@@ -24,48 +24,22 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 
 
 class Counts(NamedTuple):
-    """The counts of some samples.
-
-    Attributes
-    ----------
-    genes
-        Names of the genes that enough samples have.
-    values
-        Reads of every such gene in every sample, [genes, samples].
-    totals, detected
-        Reads and genes detected of every sample, over all genes of the file.
-    genes_in_file, samples_in_file
-        Size of the file.
-    sha256
-        Digest of the file's bytes.
-    """
+    """The counts of some samples, for the genes that enough samples have."""
 
     genes: tuple[str, ...]
-    values: NDArray[np.float64]
-    totals: NDArray[np.int64]
-    detected: NDArray[np.int64]
+    values: NDArray[np.float64]  # reads, [genes, samples]
+    totals: NDArray[np.int64]  # reads of every sample over all genes of the file
+    detected: NDArray[np.int64]  # genes detected in every sample, of all in the file
     genes_in_file: int
     samples_in_file: int
-    sha256: str
+    sha256: str  # of the file's bytes
 
 
 def read_counts(path: StrPath, names: Sequence[str], *, min_samples: int) -> Counts:
-    """Read the counts of the samples ``names``.
+    """Read the counts of the samples ``names``, in this order, from a file that is gzipped or not.
 
-    Parameters
-    ----------
-    path
-        The file, gzipped or not.
-    names
-        Samples to keep, in this order.
-    min_samples
-        Drop genes that fewer samples of the file have, as Seurat's ``min.cells``.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, damaged or too large, lacks a sample, names a gene twice, or has a
-        cell that is not a whole number; lines and columns are named.
+    Genes that fewer than ``min_samples`` samples of the file have are dropped, as Seurat's
+    ``min.cells`` does.
     """
     with reading(path) as file:
         sha256 = file_digest(file)

@@ -19,16 +19,7 @@ from mongefit.datasets._live_seq.preprocessing import (
     scale,
     standardised_variance,
 )
-from mongefit.datasets._live_seq.samples import (
-    AFTER,
-    BEFORE,
-    CELL_TYPE,
-    MAX_MITOCHONDRIAL,
-    MIN_GENES,
-    MIN_MAPPED,
-    Selection,
-    select_samples,
-)
+from mongefit.datasets._live_seq.samples import Selection, select_samples
 from mongefit.datasets._live_seq.simulation import PREFIX
 from mongefit.datasets._live_seq.sources import ANNOTATION, BLACKLIST
 from mongefit.errors import DataError, OptionError, warn_user
@@ -118,7 +109,11 @@ def read_live_seq(
     read = read_counts(counts, names, min_samples=_MIN_SAMPLES)
     simulated = any(gene.startswith(PREFIX) for gene in read.genes)
     _compare_with_table(read, selection, counts)
-    steps = _first_steps(selection, read)
+    steps = [
+        *selection.steps(),
+        f"{len(read.genes)} of {read.genes_in_file} genes were kept: at least {_MIN_SAMPLES} of "
+        f"the file's {read.samples_in_file} samples have them.",
+    ]
     unwanted: set[str] = set()
     if simulated:
         steps.insert(0, "The counts are SIMULATED: no cell was measured.")
@@ -171,19 +166,6 @@ def read_live_seq(
         sha256=read.sha256,
         steps=tuple(steps),
     )
-
-
-def _first_steps(selection: Selection, read: Counts) -> list[str]:
-    passed = len(selection.samples)
-    return [
-        f"{CELL_TYPE} samples were selected from {selection.rows}: {len(selection.source)} "
-        f"{BEFORE}, {len(selection.target)} {AFTER}; {len(selection.pairs)} cells are in both.",
-        f"{passed} of {passed + selection.rejected} samples passed the limits (more than "
-        f"{MIN_GENES} genes, less than {MAX_MITOCHONDRIAL:g} % mitochondrial, more than "
-        f"{100 * MIN_MAPPED:g} % of reads mapped uniquely).",
-        f"{len(read.genes)} of {read.genes_in_file} genes were kept: at least {_MIN_SAMPLES} of "
-        f"the file's {read.samples_in_file} samples have them.",
-    ]
 
 
 def _compare_with_table(read: Counts, selection: Selection, file: str) -> None:

@@ -13,19 +13,19 @@ def log_normalise(counts: Array) -> Array:
     return np.log1p(1e4 * counts / counts.sum(axis=0))
 
 
-def standardised_variance(counts: Array, *, span: float = 0.3) -> Array:
+def standardised_variance(counts: Array) -> Array:
     r"""How much more a gene varies than others of its mean, Seurat's "vst" (Stuart et al. 2019).
 
     A loess fit gives the standard deviation σ that is expected of a gene with the mean μ. Returned
     is Σ min((count − μ)/σ, √n)² / (n − 1) over its n samples, for every gene of counts [genes, n];
-    0 where a gene does not vary. ``span`` is that of `loess`.
+    0 where a gene does not vary.
     """
     n = counts.shape[1]
     result = np.zeros(len(counts))
     mean, variance = counts.mean(axis=1), counts.var(axis=1, ddof=1)
     varied = variance > 0
     mean, variance = mean[varied], variance[varied]
-    sigma = np.sqrt(10 ** loess(np.log10(mean), np.log10(variance), span=span))
+    sigma = np.sqrt(10 ** loess(np.log10(mean), np.log10(variance), span=0.3))
     deviation = (counts[varied] - mean[:, None]) / sigma[:, None]
     result[varied] = np.sum(np.minimum(deviation, np.sqrt(n)) ** 2, axis=1) / (n - 1)
     return result

@@ -15,7 +15,6 @@ from mongefit.errors import DataError, did_you_mean
 
 CELL_TYPE = "ASPC"
 BEFORE, AFTER = "not_treated", "DMIR_treated"
-LIVE = "Live_seq"
 
 # The study's limits for a sample (04_Liveseq_scRNAseq_integration).
 MIN_GENES, MAX_MITOCHONDRIAL, MIN_MAPPED = 1000, 30.0, 0.3
@@ -25,68 +24,45 @@ _TEXTS = ("sample_ID", "Cell_type", "treatment", "sampling_type", "double_extrac
 
 
 class Sample(NamedTuple):
-    """One sample.
+    """One sample, as the table describes it."""
 
-    Attributes
-    ----------
-    name
-        Its ``sample_ID``, which names its column of the counts.
-    live
-        Whether cytoplasm was drawn from the living cell; otherwise the cell was lysed.
-    cell
-        What its two samples share when a cell was sampled twice (``double_extraction``), else "".
-    total, genes
-        Number of reads and of genes detected, as the table has them.
-    """
-
-    name: str
-    live: bool
-    cell: str
-    total: int
-    genes: int
+    name: str  # sample_ID, which names its column of the counts
+    live: bool  # cytoplasm was drawn from the living cell; otherwise the cell was lysed
+    cell: str  # what the two samples of a cell share (double_extraction), or ""
+    total: int  # reads
+    genes: int  # genes detected
 
 
 class Selection(NamedTuple):
-    """The samples before and after treatment, and the cells that are among both.
-
-    Attributes
-    ----------
-    source, target
-        Samples before and after, in the order of the table.
-    pairs
-        Rows of the source and of the target that are of one cell, [k, 2].
-    rows
-        Number of samples in the table.
-    rejected
-        Number of samples that fail the study's limits.
-    """
+    """The samples before and after treatment, in the order of the table, and the cells in both."""
 
     source: tuple[Sample, ...]
     target: tuple[Sample, ...]
-    pairs: NDArray[np.int64]
-    rows: int
-    rejected: int
+    pairs: NDArray[np.int64]  # rows of the source and of the target that are of one cell, [k, 2]
+    rows: int  # samples in the table
+    rejected: int  # samples that fail the study's limits
 
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The source and then the target."""
         return self.source + self.target
 
+    def steps(self) -> list[str]:
+        """What was selected, in sentences."""
+        passed = len(self.samples)
+        return [
+            f"{CELL_TYPE} samples were selected from {self.rows}: {len(self.source)} {BEFORE}, "
+            f"{len(self.target)} {AFTER}; {len(self.pairs)} cells are in both.",
+            f"{passed} of {passed + self.rejected} samples passed the limits (more than "
+            f"{MIN_GENES} genes, less than {MAX_MITOCHONDRIAL:g} % mitochondrial, more than "
+            f"{100 * MIN_MAPPED:g} % of reads mapped uniquely).",
+        ]
+
 
 def select_samples(path: StrPath) -> Selection:
-    """Read the sample table; take the ASPC samples, not treated as source and treated as target.
+    """Read the table; take the ASPC samples, not treated as source and treated as target.
 
     Samples of both kinds (Live-seq and whole cells) are taken if they pass the study's limits.
-
-    Parameters
-    ----------
-    path
-        The table, ``meta.final.csv`` of the study's repository.
-
-    Raises
-    ------
-    DataError
-        If the table cannot be read, lacks a column, or yields no samples or no pairs.
     """
     file = os.fspath(path)
     table = _read_table(file)
@@ -154,7 +130,7 @@ def _sample(row: dict[str, str], where: str) -> Sample | None:
     cell = row["double_extraction"]
     return Sample(
         name=row["sample_ID"],
-        live=row["sampling_type"] == LIVE,
+        live=row["sampling_type"] == "Live_seq",
         cell="" if cell == "NA" else cell,
         total=round(values["nCount_RNA"]),
         genes=round(values["nFeature_RNA"]),

@@ -22,7 +22,6 @@ _GENES = 16_000  # above the 12,829 of the richest sample
 _SPREAD = 2.0  # standard deviation over genes of the logarithm of their level
 _NOISE = 5.0  # shape of the gamma noise of a gene in a cell, and of its amplification
 _CAUGHT = 5  # molecules that must be caught for a gene to be detected
-_TURN, _BEND = np.pi / 3, 0.4
 
 # Number of genes of every program, and standard deviation of their logarithmic fold changes.
 _IDENTITY = (200, 1.0)
@@ -72,8 +71,8 @@ def simulate_live_seq(
 
 def _carry(z: Array) -> Array:
     """The state after treatment of cells with the state z before, [n, 2]."""
-    c, s = np.cos(_TURN), np.sin(_TURN)
-    bend = _BEND * (z[:, 1] ** 2 - 1)
+    c, s = np.cos(np.pi / 3), np.sin(np.pi / 3)
+    bend = 0.4 * (z[:, 1] ** 2 - 1)
     return np.column_stack([c * z[:, 0] - s * z[:, 1], s * z[:, 0] + c * z[:, 1] + bend])
 
 

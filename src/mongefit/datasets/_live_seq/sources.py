@@ -17,29 +17,18 @@ from mongefit.errors import DataError, warn_user
 
 ACCESSION = "GSE141064"
 _REPOSITORY = "https://raw.githubusercontent.com/DeplanckeLab/Live-seq"
-_TIMEOUT = 30.0  # seconds that the network may be silent
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A published file.
-
-    Attributes
-    ----------
-    what
-        What it holds.
-    max_bytes
-        Refuse more than this.
-    certain
-        Whether this project has seen a file with the digest ``sha256``.
-    """
+    """A published file."""
 
     name: str
-    what: str
+    what: str  # it holds
     url: str
-    max_bytes: int
+    max_bytes: int  # more are refused
     sha256: str | None = None
-    certain: bool = False
+    certain: bool = False  # this project has seen a file with this digest
 
 
 # The digest is on record with an independent project, not with GEO (docs/live-seq.md).
@@ -139,7 +128,7 @@ def _find(
             except OSError as error:
                 warn_user(f"{source.name} could not be downloaded ({error}).")
     for source, path in paths.items():
-        record = _record(path)
+        record = Path(f"{path}.sha256")
         expected = record.read_text(encoding="ascii").split()[:1] if record.exists() else None
         if expected is not None and expected != [file_digest(path)]:
             raise DataError(
@@ -167,7 +156,7 @@ def _download(source: Source, place: Path) -> None:
             raise OSError(message + "It may have been altered on its way.")
         warn_user(message + "It may be a newer version; its content is checked when it is read.")
     place.mkdir(parents=True, exist_ok=True)
-    atomic_write(_record(place / source.name), f"{digest}  {source.name}\n".encode())
+    atomic_write(place / f"{source.name}.sha256", f"{digest}  {source.name}\n".encode())
     atomic_write(place / source.name, data)
 
 
@@ -180,7 +169,7 @@ def _fetch(source: Source) -> bytes:
     request = urllib.request.Request(source.url, headers={"User-Agent": "mongefit"})  # noqa: S310
     try:
         with urllib.request.urlopen(  # noqa: S310
-            request, timeout=_TIMEOUT, context=ssl.create_default_context()
+            request, timeout=30.0, context=ssl.create_default_context()
         ) as response:
             if not response.geturl().startswith("https://"):
                 raise OSError(f"{source.url} leads to an address without encryption")
@@ -200,7 +189,3 @@ def _fetch(source: Source) -> bytes:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OSError(f"{source.url} is not a complete gzip file: {error}") from error
     return data
-
-
-def _record(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
