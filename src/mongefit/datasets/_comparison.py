@@ -100,11 +100,15 @@ def compare_costs(
     x, _ = problem.sample(n, first)
     _, y = problem.sample(n, first + 1)
     x_new, y_new = problem.sample(n, first + 2)
+
+    def error(cost: Cost, epsilon: float) -> float:
+        epsilon = check_positive(epsilon, "epsilons")
+        with double_precision():
+            mapped, converged = _map_new_points(cost, x, y, x_new, jnp.asarray(epsilon))
+            return l2_uvp(mapped, y_new, y_new) if converged else math.inf
+
     true, euclidean = (
-        min(
-            (_error(cost, x, y, x_new, y_new, check_positive(epsilon, "epsilons")), epsilon)
-            for epsilon in epsilons
-        )
+        min((error(cost, epsilon), epsilon) for epsilon in epsilons)
         for cost in (problem.cost, Cost(SquaredEuclidean()))
     )
     deviation = _root_mean_square(x_new - x_new.mean(axis=0))
@@ -183,12 +187,6 @@ def _map_new_points(cost, x, y, x_new, epsilon):
     )
     found = fitted.transport(jnp.asarray(x_new))
     return found.points, dual.converged & jnp.all(found.converged)
-
-
-def _error(cost: Cost, x: Points, y: Points, x_new: Points, y_new: Points, epsilon: float) -> float:
-    with double_precision():
-        mapped, converged = _map_new_points(cost, x, y, x_new, jnp.asarray(epsilon))
-        return l2_uvp(mapped, y_new, y_new) if converged else math.inf
 
 
 def _root_mean_square(points: Points) -> float:

@@ -22,7 +22,7 @@ With known flows, x = Φμ⁻¹(u) and y = Φν⁻¹(T*(u)), it is the true map 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -61,12 +61,7 @@ _LARGE, _SMALL = 3 * _SPREAD, 3 * _SPREAD / 20
 class SoftMinimum(eqx.Module):
     r"""The concave function f(u) = −τ log Σ_i exp(−⟨p_i, u⟩ / τ), a smooth min_i ⟨p_i, u⟩.
 
-    Attributes
-    ----------
-    slopes
-        p_i, one for each piece.
-    temperature
-        τ, the width of the changes from piece to piece.
+    Each piece has a slope p_i; the temperature τ is the width of the changes from piece to piece.
     """
 
     slopes: Float[Array, "k d"]
@@ -125,7 +120,7 @@ class GroundTruth(eqx.Module):
         centres = np.asarray(self.centres)
         u = centres[rng.integers(len(centres), size=n)] + rng.normal(size=(n, centres.shape[1]))
         with double_precision():
-            x = np.array(_source_from_latent(self.cost, u))
+            x = np.array(eqx.filter_jit(self.cost.source_from_latent)(jnp.asarray(u)))
         return x, self.map(x)
 
     def map(self, x: ArrayLike) -> Points:
@@ -155,11 +150,6 @@ class GroundTruth(eqx.Module):
 
 
 # Compiled with what they need rather than the problem, whose seed would compile them anew.
-@eqx.filter_jit
-def _source_from_latent(cost, u):
-    return cost.source_from_latent(jnp.asarray(u))
-
-
 @eqx.filter_jit
 def _transport(cost, f, x):
     u = cost.latent_source(jnp.asarray(x))
@@ -203,65 +193,34 @@ def _conditioned(dim: int, rng: np.random.Generator, condition: float) -> Points
     return 0.5 * (matrix + matrix.T)
 
 
-# Each family is h and a displacement around which the problem's displacements vary.
-
-
-def _power_norm(dim: int, rng: np.random.Generator) -> tuple[ConvexFunction, Points]:
-    moves = rng.permutation(dim) < (dim + 1) // 2
-    return PowerNorm(1.5, 1e-3), np.where(moves, _LARGE, _SMALL) * rng.choice([-1, 1], dim)
-
-
-def _ill_conditioned_mahalanobis(
-    dim: int, rng: np.random.Generator
-) -> tuple[ConvexFunction, Points]:
-    return Mahalanobis(_conditioned(dim, rng, 100.0)), np.zeros(dim)
-
-
-def _random_icnn(dim: int, rng: np.random.Generator) -> tuple[ConvexFunction, Points]:
-    h = _initial_icnn(dim, _key(rng))
+def _random_h(family: Family, dim: int, rng: np.random.Generator) -> tuple[ConvexFunction, Points]:
+    """A function h, and a displacement around which those of the problem vary."""
+    if family == "power":
+        moves = rng.permutation(dim) < (dim + 1) // 2
+        return PowerNorm(1.5, 1e-3), np.where(moves, _LARGE, _SMALL) * rng.choice([-1, 1], dim)
+    if family == "mahalanobis":
+        return Mahalanobis(_conditioned(dim, rng, 100.0)), np.zeros(dim)
+    # As one program: one by one, each operation would be compiled for itself.
+    h = eqx.filter_jit(ICNN)(
+        dim, (16, 16), key=_key(rng), symmetric=False, alpha=0.01, quadratic=False, gain=1.0
+    )
     stretch = _conditioned(dim, rng, 5.0)
     through = tuple(weight @ stretch for weight in h.passthrough)
     return eqx.tree_at(lambda h: h.passthrough, h, through), np.zeros(dim)
 
 
-_FAMILIES: dict[str, Callable[[int, np.random.Generator], tuple[ConvexFunction, Points]]] = {
-    "power": _power_norm,
-    "mahalanobis": _ill_conditioned_mahalanobis,
-    "icnn": _random_icnn,
-}
+def _random_flow(dim: int, rng: np.random.Generator) -> AutoregressiveFlow:
+    """A flow with noise on its weights; its bounded log-scale keeps it mild."""
+    flow = eqx.filter_jit(AutoregressiveFlow)(
+        dim, key=_key(rng), n_blocks=2, width=16, depth=1, max_log_scale=0.5
+    )
+    weights, rest = eqx.partition(flow, eqx.is_inexact_array)
+    shaken = jax.tree.map(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), weights)
+    return eqx.combine(shaken, rest)
 
 
 def _key(rng: np.random.Generator) -> PRNGKeyArray:
     return jr.key(int(rng.integers(2**31)))
-
-
-# Compiled as one: evaluated one by one, each operation is compiled for itself at every new shape.
-@eqx.filter_jit
-def _initial_icnn(dim, key):
-    return ICNN(dim, (16, 16), key=key, symmetric=False, alpha=0.01, quadratic=False, gain=1.0)
-
-
-@eqx.filter_jit
-def _initial_flow(dim, key):
-    return AutoregressiveFlow(dim, key=key, n_blocks=2, width=16, depth=1, max_log_scale=0.5)
-
-
-@eqx.filter_jit
-def _gradient(h, z):
-    return h.gradient(jnp.asarray(z))
-
-
-@eqx.filter_jit
-def _hessian(h, z):
-    return h.hessian(jnp.asarray(z))
-
-
-def _random_flow(dim: int, rng: np.random.Generator) -> AutoregressiveFlow:
-    """A flow with noise on its weights; its bounded log-scale keeps it mild."""
-    flow = _initial_flow(dim, _key(rng))
-    weights, rest = eqx.partition(flow, eqx.is_inexact_array)
-    shaken = jax.tree.map(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), weights)
-    return eqx.combine(shaken, rest)
 
 
 def _random_potential(h: ConvexFunction, centre: Points, rng: np.random.Generator) -> SoftMinimum:
@@ -274,14 +233,14 @@ def _random_potential(h: ConvexFunction, centre: Points, rng: np.random.Generato
     in a few eigenvectors, and the angle be narrow. And of several draws the widest angle is taken.
     """
     dim = len(centre)
-    value, vectors = np.linalg.eigh(_hessian(h, centre[None])[0])
+    value, vectors = np.linalg.eigh(eqx.filter_jit(h.hessian)(jnp.asarray(centre[None]))[0])
     # The symmetric root, because the signs of eigenvectors differ from machine to machine.
     root = (vectors / np.sqrt(value)) @ vectors.T
     deviation = rng.normal(size=(_CANDIDATES, _PIECES, dim)) @ root
     deviation -= deviation.mean(axis=1, keepdims=True)
     deviation *= _SPREAD / np.sqrt(np.mean(deviation**2, axis=(1, 2), keepdims=True))
     z = (centre + deviation).reshape(-1, dim)
-    slopes = np.asarray(_gradient(h, z)).reshape(deviation.shape)
+    slopes = np.asarray(eqx.filter_jit(h.gradient)(jnp.asarray(z))).reshape(deviation.shape)
     slope_deviation = slopes - slopes.mean(axis=1, keepdims=True)
     size = np.sqrt(np.sum(slope_deviation**2, axis=(1, 2)))
     cosine = np.sum(slope_deviation * deviation, axis=(1, 2)) / size
@@ -317,12 +276,12 @@ def make_ground_truth(h: Family, dim: int, *, seed: int, flows: bool = False) ->
     >>> bool(abs(problem.map(new_X) - new_Y).max() < 1e-9)
     True
     """
-    check_choice(h, "h", _FAMILIES)
+    check_choice(h, "h", get_args(Family))
     dim = check_count(dim, "dim", minimum=2)
     seed = check_count(seed, "seed")
     rng = np.random.default_rng(seed)
     with double_precision():
-        function, centre = _FAMILIES[h](dim, rng)
+        function, centre = _random_h(h, dim, rng)
         potential = _random_potential(function, centre, rng)
         # Around the origin, where all pieces meet.
         centres = rng.normal(size=(_GAUSSIANS, dim))

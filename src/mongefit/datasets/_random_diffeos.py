@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from mongefit.datasets._toys import Points
 from mongefit.errors import OptionError
 
-_BLOCKS = 4
-
 
 @dataclasses.dataclass(frozen=True)
 class RandomDiffeomorphism:
@@ -34,7 +32,7 @@ class RandomDiffeomorphism:
         """The next map of a random generator, in at least two dimensions."""
         changing, changed = dim // 2, dim - dim // 2
         blocks = []
-        for _ in range(_BLOCKS):
+        for _ in range(4):
             size, root = (changed, changing), np.sqrt(changing)
             W, w = rng.standard_normal(size) / root, rng.standard_normal(changed)
             V, t = rng.standard_normal(size) / root, rng.standard_normal(changed)

@@ -104,10 +104,9 @@ def displaced(
         Source and target points, [n, 3], drawn independently: row i of x does not belong to row i
         of y.
     """
-    if kind not in get_args(Displacements):
-        raise OptionError(
-            f"kind must be one of {', '.join(get_args(Displacements))}, got {kind!r}."
-        )
+    kinds = get_args(Displacements)
+    if kind not in kinds:
+        raise OptionError(f"kind must be one of {', '.join(kinds)}, got {kind!r}.")
     rng = np.random.default_rng(seed)
     x, y = (_pile(n, rng) if kind == "low_rank" else _bars(n, rng) for _ in range(2))
     if kind == "low_rank":
