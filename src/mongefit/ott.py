@@ -42,10 +42,7 @@ class ConvexCost(costs.TICost):
         return jnp.dot(best, z) - self.h(best)
 
     def twist_operator(self, vec: jax.Array, dual_vec: jax.Array, variable: bool) -> jax.Array:
-        """The point that ``vec`` is sent to when ``dual_vec`` is the gradient of its potential.
-
-        ``variable`` is False for the forward map and True for the reverse one.
-        """
+        """Where a potential of gradient ``dual_vec`` sends ``vec``; in reverse if ``variable``."""
         if variable:
             return vec + self._inverse_gradient(-dual_vec)
         return vec - self._inverse_gradient(dual_vec)
@@ -55,5 +52,4 @@ class ConvexCost(costs.TICost):
 
     @classmethod
     def tree_unflatten(cls, aux_data, children):
-        del aux_data
         return cls(*children)

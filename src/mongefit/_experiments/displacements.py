@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _KINDS: dict[str, Kind] = {"in a plane": "low_rank", "in two directions": "directional"}
-_DEFAULT = Settings((64, 64), epsilon=0.01, max_iter=150, target_fit=1.0)
+_DEFAULT = dict.fromkeys(_KINDS, Settings((64, 64), epsilon=0.01, max_iter=150, target_fit=1.0))
 # On new points: share of the third singular value, share of the squared displacements within 15° of
 # a learned direction, divergence to the target over that of squared Euclidean.
 _THIRD, _WITHIN, _RATIO = 0.02, 0.95, 1.5
@@ -45,9 +45,8 @@ class DisplacementsExperiment(Experiment):
     def __init__(self, *, quick: bool = False):
         self._n, self._seeds = (32, 1) if quick else (128, 5)
         self._plans = learned_cost(
-            dict.fromkeys(_KINDS, _DEFAULT),
-            quick=quick, quick_steps=30, max_iter=500, target_fit=1.0,
-        )  # fmt: skip
+            _DEFAULT, quick=quick, quick_steps=30, max_iter=500, target_fit=1.0
+        )
 
     def runs(self) -> list[Run]:
         return [Run(*plan, seed) for plan in self._plans for seed in range(self._seeds)]
@@ -104,9 +103,8 @@ class DisplacementsExperiment(Experiment):
         for case, those in group(select(results, preset="default"), lambda run: run.case).items():
             directional = _KINDS[case] == "directional"
             others = select(results, case=case, preset="")
-            plain = (
-                1 - max(values(others, "within")) if directional else min(values(others, "third"))
-            )
+            shares = values(others, "within" if directional else "third")
+            plain = 1 - max(shares) if directional else min(shares)
             euclidean = {other.run.seed: other.value("divergence") for other in others}
             third = max(values(those, "third"))
             ratio = max(result.value("divergence") / euclidean[result.run.seed] for result in those)

@@ -142,10 +142,9 @@ class LimitedPairsExperiment(Experiment):
         from matplotlib.ticker import LogLocator, NullFormatter
 
         shown = {key: self.measures[key] for key in ("incorrect", "train", "rmse", "divergence")}
-        figure = Figure(figsize=(2.5 * len(self._sizes) + 0.6, 7.6), layout="constrained")
-        grid = figure.subplots(
-            len(shown), len(self._sizes), squeeze=False, sharex="col", sharey="row"
-        )
+        rows, columns = len(shown), len(self._sizes)
+        figure = Figure(figsize=(2.5 * columns + 0.6, 7.6), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False, sharex="col", sharey="row")
         for column, dim in enumerate(self._sizes):
             those = [r for r in results if self._cases[r.run.case][0] == dim]
             for row, (measure, title) in enumerate(shown.items()):

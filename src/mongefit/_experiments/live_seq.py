@@ -41,12 +41,7 @@ _RATIO = 0.25
 class LiveSeqExperiment(Experiment):
     """The three methods of table 1 on ten principal components, and each traced cell left out.
 
-    Parameters
-    ----------
-    data
-        Both clouds and the traced cells.
-    quick
-        One seed, one preset and few steps; only two cells are left out.
+    In the small version only two of the cells are left out.
     """
 
     name: ClassVar[str] = "live-seq"

@@ -50,8 +50,9 @@ def learned_cost(
     plans: Plans = {(case, EUCLIDEAN, ""): EuclideanSettings() for case in default}
     for case, settings in default.items():
         plans[case, "learned cost", "default"] = dataclasses.replace(settings, **small)
-    for case, settings in default.items() if not quick else ():
-        plans[case, "learned cost", "paper"] = paper(settings, **changes)
+    if not quick:
+        for case, settings in default.items():
+            plans[case, "learned cost", "paper"] = paper(settings, **changes)
     return plans
 
 
@@ -86,9 +87,8 @@ def method_fit(
     A map is learned from the loss, by default from known pairs.
     """
     dim = data["X"].shape[1]
-    model: Any
     if isinstance(settings, EuclideanSettings):
-        model = EuclideanMap(**dataclasses.asdict(settings))
+        model: Any = EuclideanMap(**dataclasses.asdict(settings))
     elif isinstance(settings, GapSettings):
         model = MongeGapMap(**dataclasses.asdict(settings), random_state=run.seed)
     elif run.method == COUPLING:

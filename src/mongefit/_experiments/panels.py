@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._experiments.base import Result, Run
+from mongefit._experiments.base import Result
 from mongefit.plotting import plot_map
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -63,13 +63,14 @@ def panels(
     for ax in grid.flat[len(ordered) :]:
         ax.set_axis_off()
     for place, (ax, result) in enumerate(zip(grid.flat, ordered, strict=False)):
+        run, title = result.run, ""
         if wrap or place < width:
-            ax.set_title(_title(result.run), fontsize="medium")
+            title = f"{run.method}\n{run.preset} settings" if run.preset else run.method
+        ax.set_title(title, fontsize="medium")
         if result.outcome is None:
             ax.set_axis_off()
             (ax.text2D if projection else ax.text)(0.5, 0.5, "failed", transform=ax.transAxes)
             continue
-        title = ax.get_title()
         arrays = {key: np.asarray(value) for key, value in result.outcome.arrays.items()}
         draw(ax, result, arrays)
         ax.patch.set_visible(False)  # or it would hide labels of its neighbour
@@ -79,11 +80,10 @@ def panels(
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label.split(" (")[0], handle)
         if len(cases) > 1 and place % width == 0:
-            name = result.run.case
             if projection:
-                ax.text2D(-0.08, 0.5, name, transform=ax.transAxes, rotation=90, va="center")
+                ax.text2D(-0.08, 0.5, run.case, transform=ax.transAxes, rotation=90, va="center")
             else:
-                ax.set_ylabel(f"{name}\n{ax.get_ylabel()}")
+                ax.set_ylabel(f"{run.case}\n{ax.get_ylabel()}")
         elif projection is None and place % width:
             ax.set_ylabel("")
     figure.legend(
@@ -91,7 +91,3 @@ def panels(
         frameon=False, fontsize="small",
     )  # fmt: skip
     return figure
-
-
-def _title(run: Run) -> str:
-    return f"{run.method}\n{run.preset} settings" if run.preset else run.method

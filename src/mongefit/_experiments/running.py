@@ -65,17 +65,9 @@ def reproduce(
     On an accelerator the runs that are alike, such as the seeds of a problem, are kept when all of
     them are done, and trained side by side where that is faster (`fit_many`).
 
-    Parameters
-    ----------
-    folder
-        Where to leave the files; made where it is missing.
-    restart
-        Do all runs anew.
-    side_by_side
-        Whether to train runs that are alike side by side, wherever this is.
-    watch
-        Called before every run, or the first of several side by side, with the run, how many are
-        done, and how many there are.
+    ``restart`` does all runs anew, and ``side_by_side`` says whether to train runs that are alike
+    side by side, on any device. ``watch`` is called before every run, or the first of several side
+    by side, with the run, how many are done, and how many there are.
     """
     place = Path(folder)
     kept = place / "runs"
@@ -127,14 +119,14 @@ def _perform(
     fitting = time.perf_counter() - started
     for k, (run, failure) in enumerate(zip(runs, failures, strict=True)):
         started = time.perf_counter()
-        outcome, why = None, failure
-        if failure is None:
-            try:
-                with ignored_warnings():
-                    outcome = experiment.measure(run, fits[k].estimator)
-            except _FAILURES as met:
-                why = met
-        error = "" if why is None else f"{type(why).__name__}: {why}"
+        outcome, error = None, ""
+        try:
+            if failure is not None:
+                raise failure
+            with ignored_warnings():
+                outcome = experiment.measure(run, fits[k].estimator)
+        except _FAILURES as met:
+            error = f"{type(met).__name__}: {met}"
         seconds = round(fitting / len(runs) + time.perf_counter() - started, 2)
         yield Result(run, experiment.options(run), outcome, error, seconds)
 
@@ -169,7 +161,15 @@ def _write(experiment: Experiment, report: Report) -> None:
     text = f"# {experiment.title}\n\n{report.table.to_markdown()}\n\n{goals}\n"
     atomic_write(place / "table.md", text.encode())
     atomic_write(place / "table.csv", report.table.to_csv().encode())
-    atomic_write(place / "runs.csv", _all_runs(results).to_csv().encode())
+    found = [result.outcome.values if result.outcome else {} for result in results]
+    measures = dict.fromkeys(name for values in found for name in values)
+    all_runs = tuple(
+        dataclasses.asdict(result.run)
+        | {name: values.get(name) for name in measures}
+        | {"error": result.error, "seconds": result.seconds}
+        for result, values in zip(results, found, strict=True)
+    )
+    atomic_write(place / "runs.csv", Table(all_runs, {}).to_csv().encode())
     about = {
         "experiment": experiment.name,
         "seconds": round(report.seconds, 1),
@@ -185,15 +185,3 @@ def _write(experiment: Experiment, report: Report) -> None:
         ],
     }
     atomic_write(place / "report.json", _encode(about))
-
-
-def _all_runs(results: tuple[Result, ...]) -> Table:
-    found = [result.outcome.values if result.outcome else {} for result in results]
-    measures = dict.fromkeys(name for values in found for name in values)
-    rows = tuple(
-        dataclasses.asdict(result.run)
-        | {name: values.get(name) for name in measures}
-        | {"error": result.error, "seconds": result.seconds}
-        for result, values in zip(results, found, strict=True)
-    )
-    return Table(rows, {})

@@ -45,16 +45,14 @@ class Settings:
             penalties.append(dirichlet * DirichletEnergy())
         if target_fit := options.pop("target_fit"):
             losses = [*losses, target_fit * TargetFit()]
-        cost = "icnn" if options.pop("quadratic") else self._plain_network(dim, seed)
+        cost: str | ICNN = "icnn"
+        if not options.pop("quadratic"):
+            layers, key = self.hidden_layer_sizes, jr.key(seed)
+            with double_precision():
+                cost = eqx.filter_jit(ICNN)(
+                    dim, layers, key=key, alpha=self.alpha, quadratic=False, gain=1.0
+                )
         return kind(cost, losses=losses, penalties=penalties, random_state=seed, **options)
-
-    def _plain_network(self, dim: int, seed: int) -> ICNN:
-        """An ICNN without the quadratic term."""
-        layers = self.hidden_layer_sizes
-        with double_precision():
-            return eqx.filter_jit(ICNN)(
-                dim, layers, key=jr.key(seed), alpha=self.alpha, quadratic=False, gain=1.0
-            )
 
 
 SHARED_FLOW = Settings(
