@@ -1,4 +1,4 @@
-"""The surface that baselines without an entropic map share."""
+"""What baselines share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mongefit._estimators.queries import check_query, negative_rmse
+from mongefit._fitting import FitData
 from mongefit._validation import (
     Knowledge,
     check_groups,
@@ -28,7 +29,38 @@ from mongefit.errors import ConvergenceWarning, warn_user
 Points = NDArray[np.float64]
 
 
-class Baseline(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, abc.ABC):
+class FitMixin(abc.ABC):
+    """The method `fit` with the arguments of `MongeMap`."""
+
+    @abc.abstractmethod
+    def _fit(self, data: FitData) -> None:
+        """Check the options and the data, and set what is learned."""
+
+    def fit(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        pairs: ArrayLike | None = None,
+        pair_weight: ArrayLike | None = None,
+        groups: tuple[ArrayLike, ArrayLike] | None = None,
+        source_weight: ArrayLike | None = None,
+        target_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the map.
+
+        The arguments are those of `MongeMap.fit`, so that one loop can fit all estimators. What a
+        baseline does not learn from is checked and not used.
+        """
+        data = FitData(
+            X, Y, pairs=pairs, pair_weight=pair_weight, groups=groups,
+            source_weight=source_weight, target_weight=target_weight,
+        )  # fmt: skip
+        self._fit(data)
+        return self
+
+
+class Baseline(FitMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """A map from a source cloud to a target cloud, and the cost that belongs to it.
 
     A family says how it learns, how it moves points and what moving costs; checks, plans and scores
@@ -63,58 +95,23 @@ class Baseline(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, abc.ABC):
     def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
         """c(x_i, y_j) for all pairs of rows."""
 
-    def fit(
-        self,
-        X: ArrayLike,
-        Y: ArrayLike,
-        *,
-        pairs: ArrayLike | None = None,
-        pair_weight: ArrayLike | None = None,
-        groups: tuple[ArrayLike, ArrayLike] | None = None,
-        source_weight: ArrayLike | None = None,
-        target_weight: ArrayLike | None = None,
-    ) -> Self:
-        """Learn the map.
-
-        All baselines take what `MongeMap` takes, so that one loop can fit them all. What a family
-        does not learn from is checked and not used.
-
-        Parameters
-        ----------
-        X, Y
-            Source and target points, [n, d] and [m, d].
-        pairs
-            Known pairs, integers [k, 2]: row of X, row of Y.
-        pair_weight
-            How much each pair counts, relative to the others.
-        groups
-            Labels of the rows of X and of Y; None, or −1 among whole numbers, marks a point whose
-            group is not known.
-        source_weight, target_weight
-            Weights of the points, non-negative with sum 1; uniform by default.
-
-        Returns
-        -------
-        Self
-            This estimator.
-        """
+    def _fit(self, data: FitData) -> None:
         check_positive(self.epsilon, "epsilon")
         for name in ("many_to_many", "normalize_weight"):
             check_switch(getattr(self, name), name)
-        x, y = check_points(X, "X"), check_points(Y, "Y")
-        check_same_features(X, Y, x, y)
+        x, y = check_points(data.X, "X"), check_points(data.Y, "Y")
+        check_same_features(data.X, data.Y, x, y)
         normalize = self.normalize_weight
-        a = check_weights(source_weight, len(x), "source_weight", normalize=normalize)
-        b = check_weights(target_weight, len(y), "target_weight", normalize=normalize)
+        a = check_weights(data.source_weight, len(x), "source_weight", normalize=normalize)
+        b = check_weights(data.target_weight, len(y), "target_weight", normalize=normalize)
         table, weight = check_pairs(
-            pairs, len(x), len(y), weight=pair_weight, many_to_many=self.many_to_many
+            data.pairs, len(x), len(y), weight=data.pair_weight, many_to_many=self.many_to_many
         )
-        self._learn(x, y, a, b, Knowledge(table, weight, check_groups(groups, a, b)))
-        validate_data(self, X, skip_check_array=True)
+        self._learn(x, y, a, b, Knowledge(table, weight, check_groups(data.groups, a, b)))
+        validate_data(self, data.X, skip_check_array=True)
         # Copies: the caller may go on to write into the arrays.
         self.source_, self.target_ = x.copy(), y.copy()
         self.source_weight_, self.target_weight_ = a, b
-        return self
 
     def transform(self, X: ArrayLike) -> Points:
         """T(x) for every row of X, at any point."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, cast
+import dataclasses
+from typing import ClassVar, cast
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
 
 from mongefit._convex import ClosedFormConvexFunction
 from mongefit._duals import DualSolver
@@ -17,6 +17,7 @@ from mongefit._estimators.queries import EntropicQueries
 from mongefit._fitting import FitData, FitOptions, fit, prepare
 from mongefit._runtime import double_precision
 from mongefit._validation import check_count, check_points, check_positive, check_seed
+from mongefit.baselines._base import FitMixin
 from mongefit.errors import Option, OptionError
 from mongefit.losses import Reach, Term
 
@@ -78,7 +79,8 @@ class OffSubspace(Term):
         return jnp.sum(context.P * outside.reshape(z.shape[:2]))
 
 
-class ElasticMap(EntropicQueries):
+@dataclasses.dataclass(eq=False, repr=False)
+class ElasticMap(FitMixin, EntropicQueries):
     """Learn the subspace in which things move, from the plan, and build the map of its cost.
 
     The cost is that of `ElasticCost`; its subspace minimises ⟨P, τ_A(x_i − y_j)⟩, where the plan P
@@ -111,54 +113,24 @@ strict, verbose
     ((16, 2), (2, 1))
     """
 
-    def __init__(
-        self,
-        rank: int = 1,
-        *,
-        gamma: float = 10.0,
-        epsilon: float | tuple[float, float] = 0.01,
-        max_iter: int = 200,
-        learning_rate: float = 0.05,
-        dual: str | DualSolver = "newton",
-        differentiate: str = "implicit",
-        normalize_weight: bool = False,
-        random_state: int | np.random.RandomState | None = 0,
-        dtype: str = "float64",
-        strict: bool = False,
-        verbose: int = 0,
-    ):
-        self.rank = rank
-        self.gamma = gamma
-        self.epsilon = epsilon
-        self.max_iter = max_iter
-        self.learning_rate = learning_rate
-        self.dual = dual
-        self.differentiate = differentiate
-        self.normalize_weight = normalize_weight
-        self.random_state = random_state
-        self.dtype = dtype
-        self.strict = strict
-        self.verbose = verbose
+    rank: int = 1
+    _: dataclasses.KW_ONLY
+    gamma: float = 10.0
+    epsilon: float | tuple[float, float] = 0.01
+    max_iter: int = 200
+    learning_rate: float = 0.05
+    dual: str | DualSolver = "newton"
+    differentiate: str = "implicit"
+    normalize_weight: bool = False
+    random_state: int | np.random.RandomState | None = 0
+    dtype: str = "float64"
+    strict: bool = False
+    verbose: int = 0
 
-    def fit(
-        self,
-        X: ArrayLike,
-        Y: ArrayLike,
-        *,
-        pairs: ArrayLike | None = None,
-        pair_weight: ArrayLike | None = None,
-        groups: tuple[ArrayLike, ArrayLike] | None = None,
-        source_weight: ArrayLike | None = None,
-        target_weight: ArrayLike | None = None,
-    ) -> Self:
-        """Learn the subspace and build the map.
-
-        Arguments are those of `MongeMap.fit`, so that one loop can fit all estimators; ``pairs``,
-        ``pair_weight`` and ``groups`` are checked and not used.
-        """
+    def _fit(self, data: FitData) -> None:
         rank = check_count(self.rank, "rank", minimum=1)
         gamma = check_positive(self.gamma, "gamma")
-        dim = check_points(X, "X").shape[1]
+        dim = check_points(data.X, "X").shape[1]
         if rank >= dim:
             raise OptionError(
                 "A subspace of rank {rank} says nothing in {dim} dimensions: {option} must be "
@@ -167,21 +139,10 @@ strict, verbose
             )  # fmt: skip
         params = self.get_params(deep=False)
         del params["rank"], params["gamma"]
-        start = _draw_basis(check_seed(self.random_state), dim, rank)
-        options = FitOptions(
-            cost=ElasticCost(start, gamma), losses=[OffSubspace()], penalties=[], **params
-        )
-        data = FitData(
-            X, Y, pairs=pairs, pair_weight=pair_weight, groups=groups,
-            source_weight=source_weight, target_weight=target_weight,
-        )  # fmt: skip
-        self._store(X, fit(prepare(options, data, use_knowledge=False)))
         with double_precision():
+            start = jr.normal(jr.key(check_seed(self.random_state)), (dim, rank))
+            cost = ElasticCost(start, gamma)
+            options = FitOptions(cost=cost, losses=[OffSubspace()], penalties=[], **params)
+            self._store(data.X, fit(prepare(options, data, use_knowledge=False)))
             learned = cast(ElasticCost, self.map_.cost.h)
             self.basis_ = np.asarray(learned.orthonormal_basis, dtype=np.float64)
-        return self
-
-
-@double_precision()
-def _draw_basis(seed: int, dim: int, rank: int) -> Float[Array, "d r"]:
-    return jr.normal(jr.key(seed), (dim, rank))

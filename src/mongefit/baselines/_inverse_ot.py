@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mongefit._convex import ConvexFunction
 from mongefit._costs import Cost, pairwise_value
@@ -21,6 +22,7 @@ from mongefit._fitting import FitData, FitOptions, finish_cost, prepare
 from mongefit._numerics import cast
 from mongefit._runtime import double_precision
 from mongefit._validation import check_choice, check_count, check_positive
+from mongefit.baselines._base import FitMixin
 from mongefit.baselines._linear_costs import (
     POWERS,
     FeatureCost,
@@ -40,14 +42,15 @@ from mongefit.errors import (
 )
 
 FEATURES = ("powers", "quadratic")
-_FIT_OPTIONS = ("epsilon", "many_to_many", "normalize_weight", "dtype", "strict")
 
 
-class InverseOT(EntropicQueries):
+@dataclasses.dataclass(eq=False, repr=False)
+class InverseOT(FitMixin, EntropicQueries):
     r"""Learn the cost that makes the known pairs most likely, and build its map.
 
     The pairs, with their weights brought to sum 1, are a plan π̂ between their own sources and
-    targets, with marginals a and b. They are taken for samples of an entropic plan P_θ, and
+    targets, with marginals a and b. ``pair_weight`` says how often a pair was observed. The pairs
+    are taken for samples of an entropic plan P_θ, and
 
         J(θ) = ⟨c_θ, π̂⟩ − OT_eps(c_θ) + λ R(θ) = eps (KL(π̂ | P_θ) − KL(π̂ | a⊗b)) + λ R(θ)
 
@@ -75,13 +78,13 @@ class InverseOT(EntropicQueries):
     many_to_many, normalize_weight, strict
         As for `MongeMap`.
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the map. The cost is learned in float64 either way.
+        Precision of the map. The cost is learned in float64 in any case.
 
     Attributes
     ----------
     theta_ : array
         Weights of the features: with "powers" [3, d], with "quadratic" the matrix [d, d], else one
-        for each. What the pairs tell of is ``theta_ / eps_``.
+        for each. The pairs determine ``theta_ / eps_``.
     eps_ : float
         eps in J, in common units.
     objective_ : float
@@ -104,62 +107,24 @@ class InverseOT(EntropicQueries):
     (2, 2)
     """
 
-    objective_: float
-    eps_: float
-    theta_: NDArray[np.float64]
+    features: str | Sequence[ConvexFunction] = "powers"
+    _: dataclasses.KW_ONLY
+    penalty: float = 1e-3
+    alpha: float = 0.01
+    epsilon: float = 0.01
+    max_iter: int = 200
+    many_to_many: bool = False
+    normalize_weight: bool = False
+    dtype: str = "float64"
+    strict: bool = False
 
-    def __init__(
-        self,
-        features: str | Sequence[ConvexFunction] = "powers",
-        *,
-        penalty: float = 1e-3,
-        alpha: float = 0.01,
-        epsilon: float = 0.01,
-        max_iter: int = 200,
-        many_to_many: bool = False,
-        normalize_weight: bool = False,
-        dtype: str = "float64",
-        strict: bool = False,
-    ):
-        self.features = features
-        self.penalty = penalty
-        self.alpha = alpha
-        self.epsilon = epsilon
-        self.max_iter = max_iter
-        self.many_to_many = many_to_many
-        self.normalize_weight = normalize_weight
-        self.dtype = dtype
-        self.strict = strict
-
-    def fit(
-        self,
-        X: ArrayLike,
-        Y: ArrayLike,
-        *,
-        pairs: ArrayLike | None = None,
-        pair_weight: ArrayLike | None = None,
-        groups: tuple[ArrayLike, ArrayLike] | None = None,
-        source_weight: ArrayLike | None = None,
-        target_weight: ArrayLike | None = None,
-    ) -> Self:
-        """Learn the cost from the pairs and build its map.
-
-        Arguments are those of `MongeMap.fit`. ``pair_weight`` says how often a pair was observed,
-        relative to the others; ``groups`` are checked and not used.
-        """
+    def _fit(self, data: FitData) -> None:
         penalty = check_positive(self.penalty, "penalty", zero=True)
         max_iter = check_count(self.max_iter, "max_iter")
-        params = self.get_params(deep=False)
-        options = FitOptions(
-            cost="sqeuclidean",
-            **{name: value for name, value in params.items() if name in _FIT_OPTIONS},
-        )
-        data = FitData(
-            X, Y, pairs=pairs, pair_weight=pair_weight, groups=groups,
-            source_weight=source_weight, target_weight=target_weight,
-        )  # fmt: skip
         epsilon = check_positive(self.epsilon, "epsilon")
-        task = prepare(options, data, learn=False)
+        params = self.get_params(deep=False)
+        del params["features"], params["penalty"]
+        task = prepare(FitOptions(cost="sqeuclidean", **params), data, learn=False)
         table, weight = task.known.pairs, task.known.pair_weight
         if table is None or weight is None or not np.any(weight > 0):
             raise DataError(
@@ -175,7 +140,7 @@ class InverseOT(EntropicQueries):
         complaint = _complaint(found, epsilon, max_iter)
         if complaint is not None and self.strict:
             raise ConvergenceError(complaint.template, **complaint.fields)
-        self._store(X, finish_cost(task, cost, found.history))
+        self._store(data.X, finish_cost(task, cost, found.history))
         self.diagnostics_ |= {
             "trained": max_iter > 0,
             "likelihood_converged": found.converged,
@@ -183,10 +148,9 @@ class InverseOT(EntropicQueries):
         }
         self.objective_ = float(found.history["objective"][-1])
         self.eps_ = found.eps
-        self.theta_ = theta
+        self.theta_: NDArray[np.float64] = theta
         if complaint is not None:
             warn_user(complaint.template, ConvergenceWarning, **complaint.fields)
-        return self
 
     def _initial_cost(self, dim: int) -> LinearCost:
         alpha = check_positive(self.alpha, "alpha")
@@ -216,15 +180,7 @@ class InverseOT(EntropicQueries):
 
 
 class Observed(eqx.Module):
-    """The pairs as a plan between the points that occur in them, each of which is there once.
-
-    Attributes
-    ----------
-    x, y
-        The points.
-    plan, a, b
-        π̂ and its marginals.
-    """
+    """The pairs as a plan π̂ with marginals a and b, between the points that occur in them."""
 
     x: Float[Array, "r d"]
     y: Float[Array, "s d"]
@@ -240,9 +196,8 @@ class Observed(eqx.Module):
         columns, column = np.unique(pairs[:, 1], return_inverse=True)
         plan = np.zeros((len(rows), len(columns)))
         np.add.at(plan, (row, column), weight / weight.sum())
-        x, y = (np.asarray(points, np.float64) for points in (x, y))
-        parts = (x[rows], y[columns], plan, plan.sum(1), plan.sum(0))
-        return cls(*(jnp.asarray(part) for part in parts))
+        parts = (np.asarray(x)[rows], np.asarray(y)[columns], plan, plan.sum(1), plan.sum(0))
+        return cls(*(jnp.asarray(part, jnp.float64) for part in parts))
 
 
 class Objective(NamedTuple):
@@ -268,7 +223,7 @@ def objective(
     C = _cost_matrix(h, data)
     dual = compiled_solve_dual(C, data.a, data.b, eps, g_init=g)
     value, gradient = map(np.asarray, _at_potentials(h, data, C, eps, penalty, dual.f, dual.g))
-    converged = bool(dual.converged) and np.isfinite(value) and np.all(np.isfinite(gradient))
+    converged = dual.converged and np.isfinite(value) and np.all(np.isfinite(gradient))
     return Objective(float(value), gradient, bool(converged), dual.g)
 
 
@@ -316,10 +271,9 @@ def _minimise(
     # In units of eps J is a log-likelihood, and tolerances mean the same for all data.
     values = [now.value / unit]
     g, highest = now.g, values[0]
-    shape, lowest = start.parameter.shape, start.lowest
 
     def with_parameter(flat):
-        parameter = jnp.asarray(flat.reshape(shape))
+        parameter = jnp.asarray(flat.reshape(start.parameter.shape))
         return eqx.tree_at(lambda h: h.parameter, start, parameter)
 
     def for_scipy(flat):
@@ -337,7 +291,7 @@ def _minimise(
         first = np.ravel(start.parameter)
         result = scipy.optimize.minimize(
             for_scipy, first, jac=True, method="L-BFGS-B",
-            bounds=None if lowest is None else [(lowest, None)] * len(first),
+            bounds=[(start.lowest, None)] * len(first),
             callback=lambda intermediate_result: values.append(float(intermediate_result.fun)),
             options={"maxiter": max_iter, "ftol": 1e-12, "gtol": 1e-6},
         )  # fmt: skip

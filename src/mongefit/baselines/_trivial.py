@@ -1,6 +1,8 @@
-"""Predictors that take no thought: what a map must beat before its numbers mean anything."""
+"""Trivial predictors: what a map must beat before its numbers mean anything."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,29 +18,13 @@ from mongefit.errors import DataError
 _STRENGTHS = np.logspace(-8, 2, 21)
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class TrivialPredictor(Baseline):
-    """A baseline with nothing to tune, and the cost ½‖T(x) − y‖² under which T(x) is nearest.
+    """A baseline with nothing to tune, and the cost ½‖T(x) − y‖² under which T(x) is nearest."""
 
-    Parameters
-    ----------
-    epsilon : float, default=0.01
-        Entropic regularisation of ``coupling_``, relative to the mean cost.
-    many_to_many : bool, default=False
-        Accept several targets for one source.
-    normalize_weight : bool, default=False
-        Divide weights by their sum instead of refusing a sum other than 1.
-    """
-
-    def __init__(
-        self,
-        *,
-        epsilon: float = 0.01,
-        many_to_many: bool = False,
-        normalize_weight: bool = False,
-    ):
-        self.epsilon = epsilon
-        self.many_to_many = many_to_many
-        self.normalize_weight = normalize_weight
+    epsilon: float = 0.01
+    many_to_many: bool = False
+    normalize_weight: bool = False
 
     def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
         return squared_euclidean(self._move(x), y)
@@ -47,8 +33,12 @@ class TrivialPredictor(Baseline):
 class IdentityMap(TrivialPredictor):
     """T(x) = x: nothing moves.
 
-    Parameters are those of every trivial predictor: ``epsilon`` of the coupling, relative to the
-    mean cost, ``many_to_many`` and ``normalize_weight``.
+    Parameters
+    ----------
+    epsilon : float, default=0.01
+        Entropic regularisation of ``coupling_``, relative to the mean cost.
+    many_to_many, normalize_weight
+        As for `MongeMap`.
 
     Examples
     --------
@@ -68,10 +58,7 @@ class TargetMean(TrivialPredictor):
     """T(x) = Σ_j b_j y_j: every point goes to the mean of the target.
 
     The constant with the smallest RMSE. It can beat good maps on RMSE, and it loses the whole
-    spread of the target, which the Sinkhorn divergence sees.
-
-    Parameters are those of every trivial predictor: ``epsilon`` of the coupling, relative to the
-    mean cost, ``many_to_many`` and ``normalize_weight``.
+    spread of the target, which the Sinkhorn divergence sees. Parameters are those of `IdentityMap`.
 
     Attributes
     ----------
@@ -97,9 +84,7 @@ class PairedRidge(TrivialPredictor):
 
     The strength is the one with the smallest leave-one-out error, from 1e-8 to 100 times the total
     spread Σ_k w_k ‖x_k − x̄‖² of the paired sources, where w_k is ``pair_weight`` with mean 1.
-
-    Parameters are those of every trivial predictor: ``epsilon`` of the coupling, relative to the
-    mean cost, ``many_to_many`` and ``normalize_weight``.
+    Parameters are those of `IdentityMap`.
 
     Attributes
     ----------
@@ -145,9 +130,7 @@ class NearestPair(TrivialPredictor):
     """T(x) = x + (y_k − x_k), k the known pair whose source is nearest to x.
 
     Where that source has several targets their mean is taken, weighted by ``pair_weight``.
-
-    Parameters are those of every trivial predictor: ``epsilon`` of the coupling, relative to the
-    mean cost, ``many_to_many`` and ``normalize_weight``.
+    Parameters are those of `IdentityMap`.
 
     Attributes
     ----------
