@@ -7,6 +7,12 @@ from mongefit._validation import Knowledge
 from mongefit.losses import CorrectMass, Term, WrongMass
 
 
+def coupling_losses(known: Knowledge) -> list[Term]:
+    """The losses on the plan that known pairs and known groups call for."""
+    chosen: list[Term] = [] if known.pairs is None else [CorrectMass()]
+    return chosen if known.groups is None else [*chosen, WrongMass()]
+
+
 class CouplingFit(CostLearner):
     """Learn h(Φμ(x) − Φν(y)) so that the plan puts its mass where it should; map afterwards.
 
@@ -25,12 +31,4 @@ class CouplingFit(CostLearner):
     (16, 2)
     """
 
-    @staticmethod
-    def _choose_losses(known: Knowledge) -> list[Term]:
-        return coupling_losses(pairs=known.pairs is not None, groups=known.groups is not None)
-
-
-def coupling_losses(*, pairs: bool, groups: bool) -> list[Term]:
-    """The losses on the plan that known pairs and known groups call for."""
-    chosen: list[Term] = [CorrectMass()] if pairs else []
-    return [*chosen, WrongMass()] if groups else chosen
+    _choose_losses = staticmethod(coupling_losses)

@@ -13,6 +13,7 @@ from mongefit._convex import ClosedFormConvexFunction, ConvexFunction, PowerNorm
 from mongefit._convex.base import implicit_inverse
 
 POWERS = (1.5, 2.0, 3.0)
+_POWER_NORMS = tuple(PowerNorm(q) for q in POWERS)
 
 
 class _WeightedFeatures(ConvexFunction):
@@ -37,6 +38,10 @@ class _WeightedFeatures(ConvexFunction):
         """R(θ) = Σ θ."""
         return jnp.sum(self.theta)
 
+    def _add(self, start, parts):
+        """start + Σ_k θ_k parts_k."""
+        return sum((theta * part for theta, part in zip(self.theta, parts, strict=True)), start)
+
 
 class PowersCost(_WeightedFeatures, ClosedFormConvexFunction):
     """h(z) = Σ_qk θ_qk |z_k|^q / q + (α/2)‖z‖² with θ ≥ 0 and q = 1.5, 2, 3.
@@ -50,22 +55,16 @@ class PowersCost(_WeightedFeatures, ClosedFormConvexFunction):
 
     def value(self, z):
         value = 0.5 * self.alpha * z * z
-        for theta, q in zip(self.theta, POWERS, strict=True):
-            value = value + z * theta * PowerNorm(q).gradient(z) / q
+        for theta, power in zip(self.theta, _POWER_NORMS, strict=True):
+            value = value + z * theta * power.gradient(z) / power.exponent
         return jnp.sum(value, axis=-1)
 
     def gradient(self, z):
-        gradient = self.alpha * z
-        for theta, q in zip(self.theta, POWERS, strict=True):
-            gradient = gradient + theta * PowerNorm(q).gradient(z)
-        return gradient
+        return self._add(self.alpha * z, [power.gradient(z) for power in _POWER_NORMS])
 
     def hessian(self, z):
-        curvature = jnp.full_like(z, self.alpha)
-        for theta, q in zip(self.theta, POWERS, strict=True):
-            power = PowerNorm(q).hessian(z)
-            curvature = curvature + theta * jnp.diagonal(power, axis1=1, axis2=2)
-        return jax.vmap(jnp.diag)(curvature)
+        curvatures = [jnp.diagonal(power.hessian(z), axis1=1, axis2=2) for power in _POWER_NORMS]
+        return jax.vmap(jnp.diag)(self._add(jnp.full_like(z, self.alpha), curvatures))
 
     def inverse_gradient(self, p):
         # With t = |z_k|, solve Σ_q θ_q t^(q−1) + αt = |p_k|. In s = √t every term is a power of at
@@ -100,23 +99,16 @@ class FeatureCost(_WeightedFeatures):
     features: tuple[ConvexFunction, ...]
 
     def value(self, z):
-        value = 0.5 * self.alpha * jnp.sum(z * z, axis=-1)
-        for theta, feature in zip(self.theta, self.features, strict=True):
-            value = value + theta * feature.value(z)
-        return value
+        square = jnp.sum(z * z, axis=-1)
+        return self._add(0.5 * self.alpha * square, [phi.value(z) for phi in self.features])
 
     def gradient(self, z):
-        gradient = self.alpha * z
-        for theta, feature in zip(self.theta, self.features, strict=True):
-            gradient = gradient + theta * feature.gradient(z)
-        return gradient
+        return self._add(self.alpha * z, [phi.gradient(z) for phi in self.features])
 
     def hessian(self, z):
         identity = jnp.eye(z.shape[-1], dtype=z.dtype)
-        total = jnp.broadcast_to(self.alpha * identity, (*z.shape, z.shape[-1]))
-        for theta, feature in zip(self.theta, self.features, strict=True):
-            total = total + theta * feature.hessian(z)
-        return total
+        of_square = jnp.broadcast_to(self.alpha * identity, (*z.shape, z.shape[-1]))
+        return self._add(of_square, [phi.hessian(z) for phi in self.features])
 
 
 class QuadraticCost(ClosedFormConvexFunction):

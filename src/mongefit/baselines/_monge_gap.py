@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -28,50 +29,48 @@ from mongefit.losses import Context, Pairs, Subset, Subsets, Term
 from mongefit.losses._divergences import point_divergence, total_variance
 
 
-class _Clouds(eqx.Module):
-    """Both clouds in common units."""
+class _CloudProblem(Problem):
+    """What to train between two clouds in common units."""
 
+    recipe: Recipe
     x: Float[Array, "n d"]
     y: Float[Array, "m d"]
     a: Float[Array, " n"]
     b: Float[Array, " m"]
 
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.x.dtype
 
-class PlanProblem(Problem):
+
+class PlanProblem(_CloudProblem):
     """Train any cost, an `MLPCost`, on losses that look at its plan alone."""
 
-    clouds: _Clouds
     pairs: Pairs | None
     subsets: Subsets | None
     terms: tuple[Term, ...]
-    recipe: Recipe
 
     @classmethod
-    def of(cls, clouds: _Clouds, known: Knowledge, settings: dict[str, Any]) -> PlanProblem:
+    def of(cls, x, y, a, b, known: Knowledge, settings: dict[str, Any]) -> PlanProblem:
         """With the losses of `CouplingFit`."""
         pairs = subsets = None
         if known.pairs is not None:
             pairs = Pairs.of(known.pairs, jnp.asarray(known.pair_weight))
         if known.groups is not None:
-            source, target = known.groups
-            subsets = Subsets(Subset.of(source, clouds.a), Subset.of(target, clouds.b))
-        terms = coupling_losses(pairs=pairs is not None, groups=subsets is not None)
+            subsets = Subsets(Subset.of(known.groups[0], a), Subset.of(known.groups[1], b))
+        terms = coupling_losses(known)
         recipe = Recipe([term.name for term in terms], **settings)
-        return cls(recipe=recipe, clouds=clouds, pairs=pairs, subsets=subsets, terms=tuple(terms))
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        return self.clouds.x.dtype
+        return cls(recipe, x, y, a, b, pairs, subsets, tuple(terms))
 
     @property
     def pairs_per_step(self) -> int:
-        return len(self.clouds.x) * len(self.clouds.y)
+        return len(self.x) * len(self.y)
 
     def cold_start(self, model):
-        return jnp.zeros_like(self.clouds.b)
+        return jnp.zeros_like(self.b)
 
     def evaluate(self, model, epsilon, warm, step):
-        x, y, a, b = self.clouds.x, self.clouds.y, self.clouds.a, self.clouds.b
+        x, y, a, b = self.x, self.y, self.a, self.b
         C = model.matrix(x, y)
         problem = DualProblem(C, a, b, eps=relative_eps(C, a, b, epsilon))
         dual = solve_dual(problem, g_init=warm, differentiate="one_step")
@@ -81,26 +80,20 @@ class PlanProblem(Problem):
         return _evaluation(evaluate_terms(self.terms, context, self.recipe.names), dual)
 
 
-class GapProblem(Problem):
+class GapProblem(_CloudProblem):
     """Train a map T on S(T#μ, ν) + λ · gap: where it lands, and how far it is from optimal."""
 
-    clouds: _Clouds
     cost: MLPCost
-    recipe: Recipe
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        return self.clouds.x.dtype
 
     @property
     def pairs_per_step(self) -> int:
-        return len(self.clouds.x) ** 2
+        return len(self.x) ** 2
 
     def cold_start(self, model):
-        return jnp.zeros_like(self.clouds.a)
+        return jnp.zeros_like(self.a)
 
     def evaluate(self, model, epsilon, warm, step):
-        x, y, a, b = self.clouds.x, self.clouds.y, self.clouds.a, self.clouds.b
+        x, y, a, b = self.x, self.y, self.a, self.b
         mapped = model(x)
         # A target of one point has no variance; in common units that of other targets is near 1.
         variance = jnp.maximum(total_variance(y, b), 1e-3)
@@ -130,16 +123,7 @@ def monge_gap(
     −eps H(a). Without regularisation it is at least zero, which it is where T is optimal for c. Its
     derivative in C is diag(a) − P.
 
-    Parameters
-    ----------
-    C
-        C_ij = c(x_i, T(x_j)).
-    a
-        Weights of the points.
-    eps
-        Absolute regularisation.
-    g
-        Potentials to start from.
+    C_ij = c(x_i, T(x_j)), and g are potentials to start from.
     """
     problem = DualProblem(C, a, a, eps=eps)
     dual = solve_dual(problem, g_init=g, differentiate="none")
@@ -148,6 +132,7 @@ def monge_gap(
     return a @ jnp.diagonal(C) - (a @ dual.f + a @ dual.g - eps * (mass - 1)), dual
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class MongeGapMap(Baseline):
     """Learn an unstructured cost from the coupling, then a neural map that is optimal for it.
 
@@ -169,12 +154,8 @@ class MongeGapMap(Baseline):
         Steps for the cost, and as many for the map. With 0 the map is the identity.
     learning_rate : float, default=0.003
         Adam's rate.
-    many_to_many, normalize_weight
+    many_to_many, normalize_weight, random_state, verbose
         As for `MongeMap`.
-    random_state : int, RandomState or None, default=0
-        Seed of the initial weights.
-    verbose : int, default=0
-        With 1, a progress bar on stderr.
 
     Attributes
     ----------
@@ -186,7 +167,7 @@ class MongeGapMap(Baseline):
         Centre and scale that take the data to common units.
     history_ : dict of arrays
         ``cost_loss`` and ``map_loss``, entry k after k updates; ``cost_applied`` and
-        ``map_applied`` tell which could be solved.
+        ``map_applied``: whether the step could be solved.
     diagnostics_ : dict
         ``trained``, and ``skipped_steps``, how many could not be solved.
     n_iter_ : int
@@ -202,28 +183,15 @@ class MongeGapMap(Baseline):
     (16, 2)
     """
 
-    def __init__(
-        self,
-        *,
-        hidden_layer_sizes: tuple[int, ...] = (64, 64),
-        epsilon: float = 0.01,
-        gap_weight: float = 1.0,
-        max_iter: int = 500,
-        learning_rate: float = 0.003,
-        many_to_many: bool = False,
-        normalize_weight: bool = False,
-        random_state: int | np.random.RandomState | None = 0,
-        verbose: int = 0,
-    ):
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.epsilon = epsilon
-        self.gap_weight = gap_weight
-        self.max_iter = max_iter
-        self.learning_rate = learning_rate
-        self.many_to_many = many_to_many
-        self.normalize_weight = normalize_weight
-        self.random_state = random_state
-        self.verbose = verbose
+    hidden_layer_sizes: tuple[int, ...] = (64, 64)
+    epsilon: float = 0.01
+    gap_weight: float = 1.0
+    max_iter: int = 500
+    learning_rate: float = 0.003
+    many_to_many: bool = False
+    normalize_weight: bool = False
+    random_state: int | np.random.RandomState | None = 0
+    verbose: int = 0
 
     def _learn(self, x, y, a, b, known) -> None:
         if known.pairs is None and known.groups is None:
@@ -235,7 +203,7 @@ class MongeGapMap(Baseline):
         epsilon, seed = float(self.epsilon), check_seed(self.random_state)
         with double_precision():
             units = Units.of(x, y, a, b)
-            clouds = _Clouds(units.into(x), units.into(y), jnp.asarray(a), jnp.asarray(b))
+            clouds = units.into(x), units.into(y), jnp.asarray(a), jnp.asarray(b)
             settings: dict[str, Any] = {
                 "epsilon": (epsilon, epsilon), "learning_rate": (rate, rate), "max_iter": steps
             }  # fmt: skip
@@ -245,12 +213,12 @@ class MongeGapMap(Baseline):
             neural_map = eqx.filter_jit(NeuralMap)(x.shape[1], widths, key=keys[1])
             history: dict[str, NDArray[Any]] = {}
             if steps > 0:
-                of_plan = PlanProblem.of(clouds, known, settings)
+                of_plan = PlanProblem.of(*clouds, known, settings)
                 cost, history = _train("cost", of_plan, cost, self.verbose)
                 recipe = Recipe(["TargetFit", "MongeGap"], weight=[1.0, gap_weight], **settings)
-                of_gap = GapProblem(recipe=recipe, clouds=clouds, cost=cost)
-                neural_map, more = _train("map", of_gap, neural_map, self.verbose)
-                history |= more
+                of_gap = GapProblem(recipe, *clouds, cost)
+                neural_map, of_map = _train("map", of_gap, neural_map, self.verbose)
+                history |= of_map
             # As NumPy arrays: JAX's are truncated to float32 when unpickled outside the context.
             learned = jax.tree.map(np.asarray, (cost, neural_map, units))
         self.cost_, self.map_, self.units_ = learned

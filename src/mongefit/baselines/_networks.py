@@ -21,18 +21,14 @@ class Network(eqx.Module):
     bias: tuple[Float[Array, " w"], ...]
 
     def __init__(self, widths: tuple[int, ...], *, key: PRNGKeyArray):
-        sizes = [(after, before) for before, after in pairwise(widths)]
-        keys = jr.split(key, (len(sizes), 2))
-        # Uniform in ±1/√(fan-in), which keeps the size of what goes through.
-        limits = [1 / before**0.5 for _, before in sizes]
-        self.weight = tuple(
-            jr.uniform(each[0], size, minval=-limit, maxval=limit)
-            for each, size, limit in zip(keys, sizes, limits, strict=True)
-        )
-        self.bias = tuple(
-            jr.uniform(each[1], size[:1], minval=-limit, maxval=limit)
-            for each, size, limit in zip(keys, sizes, limits, strict=True)
-        )
+        keys = jr.split(key, (len(widths) - 1, 2))
+        weight, bias = [], []
+        for (of_weight, of_bias), (before, after) in zip(keys, pairwise(widths), strict=True):
+            # Uniform in ±1/√(fan-in), which keeps the size of what goes through.
+            limit = 1 / before**0.5
+            weight.append(jr.uniform(of_weight, (after, before), minval=-limit, maxval=limit))
+            bias.append(jr.uniform(of_bias, (after,), minval=-limit, maxval=limit))
+        self.weight, self.bias = tuple(weight), tuple(bias)
 
     def __call__(self, x: Float[Array, "N d"]) -> Float[Array, "N e"]:
         return self.after_first(x @ self.weight[0].T + self.bias[0])
@@ -58,16 +54,11 @@ class MLPCost(eqx.Module):
         first, dim = self.network.weight[0], x.shape[1]
         u = x @ first[:, :dim].T + self.network.bias[0]
         v = -y @ first[:, dim:].T
-        rest: Any = _AfterFirst(self.network)
-        return pairwise_value(rest, u, v)
-
-
-class _AfterFirst(eqx.Module):
-    """A cost from its first layer on, as a function of u − v like every other cost."""
-
-    network: Network
+        cost: Any = self
+        return pairwise_value(cost, u, v)
 
     def value(self, z: Float[Array, "N w"]) -> Float[Array, " N"]:
+        """The cost as a function of u − v, the output of the first layer."""
         return jax.nn.softplus(self.network.after_first(z)[:, 0])
 
 
