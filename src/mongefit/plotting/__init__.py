@@ -1,7 +1,7 @@
 """Pictures of maps, of costs and of training, in colours that everybody can tell apart.
 
-Every function draws on the Axes it is given, or on a Figure of its own, and returns the Axes;
-pyplot and its state are never touched.
+Every function draws on the Axes that you give it, or on a new Figure, and returns the Axes. It
+never touches pyplot or its state.
 """
 
 from mongefit.plotting._convex import plot_convex as plot_convex

@@ -32,17 +32,10 @@ def plot_convex(
         Values on a regular grid, [k, k]: rows go along z₂, columns along z₁.
     extent
         The ends of the grid: (z₁ min, z₁ max, z₂ min, z₂ max).
-    ax
-        Axes to draw on; a new Figure by default.
     displacements
         Displacements z that the map uses, [n, 2], drawn as points.
-    title
-        Title of the Axes.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on.
+    ax, title
+        As for `plot_map`.
     """
     from matplotlib.patheffects import withStroke
 
@@ -65,17 +58,12 @@ def plot_convex(
         z = check_table(displacements, "displacements")
         if z.shape[1] != 2:
             raise DataError(f"displacements has {z.shape[1]} columns, a plane needs 2.")
-        inside = (left <= z[:, 0]) & (z[:, 0] <= right) & (bottom <= z[:, 1]) & (z[:, 1] <= top)
+        z1, z2 = z.T
+        inside = (left <= z1) & (z1 <= right) & (bottom <= z2) & (z2 <= top)
         hidden = "" if inside.all() else f" ({np.sum(~inside)} outside)"
+        name = f"displacements used{hidden}"
         ax.scatter(
-            z[:, 0],
-            z[:, 1],
-            s=16,
-            color=VERMILLION,
-            edgecolors="white",
-            linewidths=0.3,
-            zorder=3,
-            label=f"displacements used{hidden}",
+            z1, z2, s=16, color=VERMILLION, edgecolors="white", linewidths=0.3, zorder=3, label=name
         )
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, top)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mongefit.errors import DataError
-from mongefit.plotting._figures import BLACK, BLUE, ORANGE, VERMILLION, check_table, finish
+from mongefit.plotting._figures import (
+    BLACK,
+    BLUE,
+    ORANGE,
+    VERMILLION,
+    check_table,
+    finish,
+    new_axes,
+)
 
 if TYPE_CHECKING:
     from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
@@ -49,12 +57,9 @@ def plot_displacements(
         Axes to draw on, with projection="3d"; a new Figure by default.
     title
         Title of the Axes.
-
-    Returns
-    -------
-    Axes3D
-        The Axes drawn on.
     """
+    from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
+
     x = check_table(source, "source")
     dim = x.shape[1]
     if dim < 3:
@@ -62,15 +67,29 @@ def plot_displacements(
     t = check_table(mapped, "mapped", columns=dim, rows=len(x))
     v = None if directions is None else _check_directions(directions, dim)
     basis = _principal_axes(t - x) if axes is None else _check_axes(axes, dim)
-    ax = _new_axes() if ax is None else ax
+    ax = cast("Axes3D", new_axes((4.5, 4.5), "3d")) if ax is None else ax
     if ax.name != "3d":
         raise DataError(
             'plot_displacements draws on Axes of three dimensions: add_subplot(projection="3d").'
         )
-    _draw_points(ax, x @ basis.T, t @ basis.T)
+    start, end = x @ basis.T, t @ basis.T
+    ax.scatter(*start.T, s=8, color=BLUE, linewidths=0, depthshade=False, label="source")
+    stride = -(-len(x) // _MAX_LINES)
+    label = "map" if stride == 1 else f"map (1 line in {stride})"
+    lines = list(np.stack([start, end], axis=1)[::stride])
+    ax.add_collection3d(
+        Line3DCollection(lines, colors=ORANGE, linewidths=0.9, alpha=0.7, label=label)
+    )
+    ax.scatter(
+        *end.T, s=8, color=VERMILLION, marker="D", linewidths=0, depthshade=False, label="mapped"
+    )
     if v is not None:
         length = float(np.nanmean(np.linalg.norm(t - x, axis=1)))
-        _draw_directions(ax, np.nanmean(x, axis=0) @ basis.T, length * v @ basis.T)
+        tail = np.tile(np.nanmean(x, axis=0) @ basis.T, (len(v), 1))
+        v = length * v @ basis.T
+        ax.quiver(
+            *tail.T, *v.T, color=BLACK, linewidth=2.0, arrow_length_ratio=0.15, label="directions"
+        )
     total = max(float(np.nansum((t - x) ** 2)), np.finfo(float).tiny)
     shares = np.nansum(((t - x) @ basis.T) ** 2, axis=0) / total
     names = [f"axis {k} ({share:.1%})" for k, share in enumerate(shares, start=1)]
@@ -108,42 +127,6 @@ def _check_directions(directions: ArrayLike, dim: int) -> NDArray[np.float64]:
     if not np.all(length > 0):
         raise DataError(f"row {np.argmin(length > 0)} of directions has no direction.")
     return v / length[:, None]
-
-
-def _new_axes() -> Axes3D:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(4.5, 4.5), layout="constrained").add_subplot(projection="3d")
-
-
-def _draw_points(ax: Axes3D, x: NDArray[np.float64], t: NDArray[np.float64]) -> None:
-    from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
-
-    ax.scatter(*x.T, s=8, color=BLUE, linewidths=0, depthshade=False, label="source")
-    stride = -(-len(x) // _MAX_LINES)
-    ax.add_collection3d(
-        Line3DCollection(
-            list(np.stack([x, t], axis=1)[::stride]),
-            colors=ORANGE,
-            linewidths=0.9,
-            alpha=0.7,
-            label="map" if stride == 1 else f"map (1 line in {stride})",
-        )
-    )
-    ax.scatter(
-        *t.T, s=8, color=VERMILLION, marker="D", linewidths=0, depthshade=False, label="mapped"
-    )
-
-
-def _draw_directions(ax: Axes3D, start: NDArray[np.float64], v: NDArray[np.float64]) -> None:
-    ax.quiver(
-        *np.tile(start, (len(v), 1)).T,
-        *v.T,
-        color=BLACK,
-        linewidth=2.0,
-        arrow_length_ratio=0.15,
-        label="directions",
-    )
 
 
 def _lower_legend(ax: Axes3D) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mongefit.plotting._figures import BLACK, BLUE, VERMILLION, legend_below, new_axes
+from mongefit.plotting._figures import BLACK, BLUE, VERMILLION, finish, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,21 +17,16 @@ if TYPE_CHECKING:
 def plot_curvature(
     explanation: CostExplanation, *, ax: Axes | None = None, title: str | None = None
 ) -> Axes:
-    """Draw how dear each direction is, and how much of the motion goes along it.
+    """Draw how expensive each direction is, and how much of the motion goes along it.
 
     Parameters
     ----------
     explanation
         What `mongefit.explain.explain_cost` gave.
     ax
-        Axes to draw on, which gets a twin for the motion; a new Figure by default.
+        Axes to draw the curvature on, which get a twin for the motion; a new Figure by default.
     title
         Title of the Axes.
-
-    Returns
-    -------
-    Axes
-        The Axes of the curvature.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -40,25 +35,17 @@ def plot_curvature(
     number = np.arange(1, len(explanation.curvature) + 1)
     bars = ax.bar(number, explanation.curvature, color=BLUE, width=0.7, label="curvature")
     line = ax.axhline(1, color=BLACK, linewidth=0.8, linestyle=":", label="squared Euclidean")
+    label = "share of motion"
     points = twin.plot(
-        number,
-        explanation.motion,
-        color=VERMILLION,
-        marker="D",
-        markersize=5,
-        linestyle="none",
-        clip_on=False,
-        label="share of motion",
+        number, explanation.motion, "D", color=VERMILLION, markersize=5, clip_on=False, label=label
     )
     ax.set_xlim(0.4, len(number) + 0.6)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
     ax.set_xlabel("direction, the dearest first")
     ax.set_ylabel("curvature", color=BLUE)
     twin.set_ylim(0, 1)
-    twin.set_ylabel("share of motion", color=VERMILLION)
-    if title is not None:
-        ax.set_title(title)
-    legend_below(ax, [bars, line, *points])
+    twin.set_ylabel(label, color=VERMILLION)
+    finish(ax, title, [bars, line, *points])
     return ax
 
 
@@ -69,17 +56,8 @@ def plot_directions(
 
     Parameters
     ----------
-    explanation
-        What `mongefit.explain.explain_cost` gave.
-    ax
-        Axes to draw on; a new Figure by default.
-    title
-        Title of the Axes.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on.
+    explanation, ax, title
+        As for `plot_curvature`.
     """
     ax = new_axes((4.5, 3.8)) if ax is None else ax
     drawn = ax.imshow(explanation.directions, cmap="PuOr", vmin=-1, vmax=1, aspect="auto")
@@ -87,15 +65,8 @@ def plot_directions(
     places = np.arange(len(explanation.curvature))
     names = [f"{k + 1} ({value:.2g})" for k, value in enumerate(explanation.curvature)]
     ax.set_yticks(places, names, fontsize="small")
-    slanted = max(map(len, explanation.features)) > 3
-    ax.set_xticks(
-        places,
-        explanation.features,
-        fontsize="small",
-        rotation=45 if slanted else 0,
-        ha="right" if slanted else "center",
-    )
+    rotation, ha = (45, "right") if max(map(len, explanation.features)) > 3 else (0, "center")
+    ax.set_xticks(places, explanation.features, fontsize="small", rotation=rotation, ha=ha)
     ax.set_ylabel("direction (curvature)")
-    if title is not None:
-        ax.set_title(title)
+    finish(ax, title)
     return ax

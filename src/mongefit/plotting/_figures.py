@@ -60,12 +60,7 @@ def save_figure(ax_or_figure: Axes | Figure, path: StrPath, *, dpi: int = 150) -
         raise OptionError(
             f"{os.fspath(path)}: pictures are written as .png or .pdf. Change the extension."
         )
-    figure = ax_or_figure
-    if not isinstance(figure, Figure):
-        root = figure.get_figure(root=True)
-        if root is None:
-            raise OptionError("these Axes were removed from their figure.")
-        figure = root
+    figure = ax_or_figure if isinstance(ax_or_figure, Figure) else _figure_of(ax_or_figure)
     buffer = io.BytesIO()
     # No date inside, so that the same picture gives the same bytes.
     metadata = {"CreationDate": None} if suffix == ".pdf" else None
@@ -90,32 +85,34 @@ def check_table(
     return array
 
 
-def new_axes(size: tuple[float, float]) -> Axes:
+def new_axes(size: tuple[float, float], projection: str | None = None) -> Axes:
     """Axes on a Figure of their own."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=size, layout="constrained").subplots()
+    return Figure(figsize=size, layout="constrained").add_subplot(projection=projection)
 
 
-def finish(ax: Axes, title: str | None) -> None:
-    """Add the title, and a legend of everything that has a label."""
-    if title is not None:
-        ax.set_title(title)
-    handles, _ = ax.get_legend_handles_labels()
-    if handles:
-        legend_below(ax, handles)
-
-
-def legend_below(ax: Axes, handles: Sequence[Artist | Container]) -> None:
-    """Add a legend below the axis label, where it covers no data."""
-    from matplotlib.collections import PathCollection
-    from matplotlib.transforms import ScaledTranslation
-
+def _figure_of(ax: Axes) -> Figure:
     figure = ax.get_figure(root=True)
     if figure is None:
         raise OptionError("these Axes were removed from their figure.")
+    return figure
+
+
+def finish(
+    ax: Axes, title: str | None = None, handles: Sequence[Artist | Container] | None = None
+) -> None:
+    """Add the title, and a legend below the axis label, by default of everything with a label."""
+    from matplotlib.collections import PathCollection
+    from matplotlib.transforms import ScaledTranslation
+
+    if title is not None:
+        ax.set_title(title)
+    handles = ax.get_legend_handles_labels()[0] if handles is None else handles
+    if not handles:
+        return
     # Outside the data, below the axis label: in points, so that it holds for Axes of any height.
-    down = ScaledTranslation(0, -34 / 72, figure.dpi_scale_trans)
+    down = ScaledTranslation(0, -34 / 72, _figure_of(ax).dpi_scale_trans)
     legend = ax.legend(
         handles=handles,
         loc="upper center",

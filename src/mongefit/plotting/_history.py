@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mongefit.errors import DataError
-from mongefit.plotting._figures import BLACK, BLUE, VERMILLION, legend_below, new_axes
+from mongefit.plotting._figures import BLACK, BLUE, VERMILLION, finish, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -25,12 +25,7 @@ def plot_history(history: Mapping[str, ArrayLike], *, ax: Axes | None = None) ->
         Arrays of equal length under ``step``, ``loss`` and ``epsilon``, and optionally ``applied``
         (False where a step was refused, marked at the foot of the picture).
     ax
-        Axes to draw on, which gets a twin for epsilon; a new Figure by default.
-
-    Returns
-    -------
-    Axes
-        The Axes of the loss.
+        Axes to draw the loss on, which get a twin for epsilon; a new Figure by default.
     """
     step, loss, epsilon, applied = _history_columns(history)
     ax = new_axes((4.5, 3.4)) if ax is None else ax
@@ -44,20 +39,13 @@ def plot_history(history: Mapping[str, ArrayLike], *, ax: Axes | None = None) ->
     if not applied.all():
         refused = step[~applied]
         # At the foot of the Axes rather than on the curve: the loss of a refused step may be NaN.
-        lines += ax.plot(
-            refused,
-            np.full(len(refused), 0.03),
-            color=BLACK,
-            marker="x",
-            markersize=5,
-            linestyle="none",
-            transform=ax.get_xaxis_transform(),
-            label=f"not applied ({len(refused)})",
-        )
+        foot, edge = np.full(len(refused), 0.03), ax.get_xaxis_transform()
+        label = f"not applied ({len(refused)})"
+        lines += ax.plot(refused, foot, "x", color=BLACK, markersize=5, transform=edge, label=label)
     ax.set_xlabel("step" if len(step) else "step (untrained)")
     ax.set_ylabel("loss", color=BLUE)
     twin.set_ylabel("epsilon", color=VERMILLION)
-    legend_below(ax, lines)
+    finish(ax, handles=lines)
     return ax
 
 

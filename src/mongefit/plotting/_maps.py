@@ -21,12 +21,12 @@ from mongefit.plotting._figures import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ERROR_LINE: dict[str, Any] = {
-    "colors": BLACK,
-    "linewidths": 0.4,
-    "alpha": 0.3,
-    "zorder": 4,
-    "label": "error",
+# The area of a marker and how it is drawn.
+_POINTS: dict[str, tuple[float, dict[str, Any]]] = {
+    "target": (40, {"color": GREY, "alpha": 0.5, "linewidths": 0, "zorder": 1}),
+    "source": (9, {"color": BLUE, "linewidths": 0, "zorder": 3}),
+    "mapped": (10, {"color": VERMILLION, "marker": "D", "linewidths": 0, "zorder": 5}),
+    "truth": (20, {"facecolors": "none", "edgecolors": BLACK, "linewidths": 0.5, "zorder": 6}),
 }
 
 # With more arrows than this the arrows hide the points they join.
@@ -59,53 +59,46 @@ def plot_map(
         Axes to draw on; a new Figure by default.
     title
         Title of the Axes.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on.
     """
+    from matplotlib.collections import LineCollection
+
     x = check_table(source, "source")
-    y = check_table(target, "target", columns=x.shape[1])
-    t = check_table(mapped, "mapped", columns=x.shape[1], rows=len(x))
-    end = None if truth is None else check_table(truth, "truth", columns=x.shape[1], rows=len(x))
+    dim = x.shape[1]
+    y = check_table(target, "target", columns=dim)
+    t = check_table(mapped, "mapped", columns=dim, rows=len(x))
+    end = None if truth is None else check_table(truth, "truth", columns=dim, rows=len(x))
     # Widening the limits keeps flat clouds readable, but is not possible on shared axes.
     adjustable: Literal["datalim", "box"] = "datalim" if ax is None else "box"
     ax = new_axes((4.5, 4.2)) if ax is None else ax
-    if x.shape[1] == 1:
-        _draw_graph(ax, x[:, 0], y[:, 0], t[:, 0], None if end is None else end[:, 0])
+    if dim == 1:
+        _draw_graph(ax, x[:, 0], y[:, 0])
+        ax.set_xlabel("source $x$")
+        ax.set_ylabel("mapped $T(x)$")
+        t, end = np.hstack([x, t]), None if end is None else np.hstack([x, end])
     else:
-        _draw_plane(ax, x[:, :2], y[:, :2], t[:, :2], None if end is None else end[:, :2])
+        _draw_plane(ax, x, y, t)
         ax.set_aspect("equal", adjustable=adjustable)
-        suffix = f" (of {x.shape[1]})" if x.shape[1] > 2 else ""
+        suffix = f" (of {dim})" if dim > 2 else ""
         ax.set_xlabel(f"component 1{suffix}")
         ax.set_ylabel(f"component 2{suffix}")
+    _draw_points(ax, t, "mapped")
+    if end is not None:
+        segments = list(np.stack([t, end], axis=1)[..., :2])
+        lines = LineCollection(
+            segments, colors=BLACK, linewidths=0.4, alpha=0.3, zorder=4, label="error"
+        )
+        ax.add_collection(lines)
+        _draw_points(ax, end, "truth")
     finish(ax, title)
     return ax
 
 
 def _draw_plane(
-    ax: Axes,
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    t: NDArray[np.float64],
-    truth: NDArray[np.float64] | None,
+    ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], t: NDArray[np.float64]
 ) -> None:
-    from matplotlib.collections import LineCollection
-
-    ax.scatter(
-        y[:, 0],
-        y[:, 1],
-        s=40 * _shrink(y),
-        color=GREY,
-        alpha=0.5,
-        linewidths=0,
-        zorder=1,
-        label="target",
-    )
-    ax.scatter(
-        x[:, 0], x[:, 1], s=9 * _shrink(x), color=BLUE, linewidths=0, zorder=3, label="source"
-    )
+    """Both clouds, and arrows between source and mapped points."""
+    _draw_points(ax, y, "target")
+    _draw_points(ax, x, "source")
     stride = max(1, -(-len(x) // _MAX_ARROWS))
     start, step = x[::stride], (t - x)[::stride]
     ax.quiver(
@@ -127,69 +120,20 @@ def _draw_plane(
     # A stand-in for the legend, where arrows would appear as a patch.
     label = "map" if stride == 1 else f"map (1 arrow in {stride})"
     ax.plot([], [], color=ORANGE, linewidth=1.2, label=label)
-    _draw_mapped(ax, t[:, 0], t[:, 1])
-    if truth is not None:
-        segments = list(np.stack([t, truth], axis=1))
-        ax.add_collection(LineCollection(segments, **_ERROR_LINE))
-        _draw_truth(ax, truth[:, 0], truth[:, 1])
 
 
-def _draw_graph(
-    ax: Axes,
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    t: NDArray[np.float64],
-    truth: NDArray[np.float64] | None,
-) -> None:
-    ax.plot(
-        np.zeros(len(y)),
-        y,
-        color=GREY,
-        marker="_",
-        markersize=14,
-        linestyle="none",
-        transform=ax.get_yaxis_transform(),
-        clip_on=True,
-        label="target",
-    )
+def _draw_graph(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+    """The target along the vertical axis, and the graph of the identity."""
+    edge = ax.get_yaxis_transform()
+    ax.plot(np.zeros(len(y)), y, "_", color=GREY, markersize=14, transform=edge, label="target")
     middle = float(np.nanmedian(x))
     ax.axline(
         (middle, middle), slope=1, color=BLACK, linewidth=0.8, linestyle=":", label="no change"
     )
-    _draw_mapped(ax, x, t)
-    if truth is not None:
-        ax.vlines(x, t, truth, **_ERROR_LINE)
-        _draw_truth(ax, x, truth)
-    ax.set_xlabel("source $x$")
-    ax.set_ylabel("mapped $T(x)$")
 
 
-def _draw_mapped(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
-    ax.scatter(
-        x,
-        y,
-        s=10 * _shrink(x),
-        color=VERMILLION,
-        marker="D",
-        linewidths=0,
-        zorder=5,
-        label="mapped",
-    )
-
-
-def _draw_truth(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
-    ax.scatter(
-        x,
-        y,
-        s=20 * _shrink(x),
-        facecolors="none",
-        edgecolors=BLACK,
-        linewidths=0.5,
-        zorder=6,
-        label="truth",
-    )
-
-
-def _shrink(points: NDArray[np.float64]) -> float:
-    """Factor for the area of a marker: large clouds are drawn with smaller ones."""
-    return float(np.clip(np.sqrt(200 / max(len(points), 1)), 0.2, 1.0))
+def _draw_points(ax: Axes, points: NDArray[np.float64], kind: str) -> None:
+    """The first two components of points; large clouds are drawn with smaller markers."""
+    area, style = _POINTS[kind]
+    area *= float(np.clip(np.sqrt(200 / len(points)), 0.2, 1.0))
+    ax.scatter(points[:, 0], points[:, 1], s=area, **style, label=kind)

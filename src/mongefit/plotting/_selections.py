@@ -25,15 +25,8 @@ def plot_selection(
     ----------
     selection
         What `mongefit.model_selection.select` gave.
-    ax
-        Axes to draw on; a new Figure by default.
-    title
-        Title of the Axes.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on.
+    ax, title
+        As for `plot_map`.
     """
     ax = new_axes((5.0, 3.6)) if ax is None else ax
     colours = palette(len(selection.paths))
