@@ -1,19 +1,19 @@
-r"""What a cost has learned: which moves are cheap and which are dear.
+r"""What a cost has learned: which displacements are cheap and which are expensive.
 
-A cost c(x, y) = h(Φμ(x) − Φν(y)) is told by its curvature where the map uses it. For each point x_i
-with the image y_i = T(x_i) and z_i = Φμ(x_i) − Φν(y_i),
+A cost c(x, y) = h(Φμ(x) − Φν(y)) is described by its curvature where the map uses it. For each
+point x_i with the image y_i = T(x_i) and z_i = Φμ(x_i) − Φν(y_i),
 
     H_i = Jᵀ ∇²h(z_i) J,    J = ∂Φν/∂y at y_i,
 
-is the Hessian of the cost in the place y_i to which x_i goes, with the flow taken to first order;
-without flows it is ∇²h(x_i − y_i). What is left out, ∇h · ∂²Φν, is the curvature of the flow's
-coordinates. Only ratios of costs matter, so all H_i are divided by one number that makes the mean
-of all their eigenvalues 1; the scale of `Units` cancels there. With means over the points,
+is the Hessian of the cost in y_i, with the flow taken to first order: the curvature of the flow,
+∇h · ∂²Φν, is left out. Without flows H_i is ∇²h(x_i − y_i). Only ratios of costs matter, so all H_i
+are divided by one number that makes the mean of all their eigenvalues 1. With means over the
+points and Frobenius norms,
 
-    mean ‖H_i‖² = ‖I‖² + ‖H̄ − I‖² + mean ‖H_i − H̄‖²,    H̄ = mean H_i,
+    mean ‖H_i‖² = ‖I‖² + ‖H̄ − I‖² + mean ‖H_i − H̄‖²,    H̄ = mean H_i.
 
-in Frobenius norms: what a squared Euclidean cost has, what a Mahalanobis cost adds, and what only a
-cost adds whose curvature depends on the displacement.
+The first part is that of a squared Euclidean cost. A Mahalanobis cost adds the second, and only a
+cost whose curvature depends on the displacement adds the third.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class CostExplanation:
     hessian
         Mean Hessian H̄ of the cost, [d, d], with mean eigenvalue 1.
     curvature
-        Eigenvalues of it, [d], the largest first: above 1 moving is dear, below 1 cheap.
+        Its eigenvalues, [d], the largest first: above 1 moving is expensive, below 1 cheap.
     directions
-        Eigenvectors in the rows, [d, d], each pointing the way the points move on average.
+        Its eigenvectors as rows, [d, d], each pointing the way the points move on average.
     motion
         Share of the squared displacements ‖T(x) − x‖² along each direction, [d].
     asymmetry
-        (c₊ − c₋)/(c₊ + c₋), [d], with c₊ the cost of a move along a direction, as far as points
-        move along it in root mean square, and c₋ that of the move back. It is 0 for a symmetric h.
+        (c₊ − c₋)/(c₊ + c₋), [d], where c₊ is the cost of a move along a direction, of the root
+        mean square length of the points' moves, and c₋ that of the move back; 0 for symmetric h.
     displacements
         z_i = Φμ(x_i) − Φν(T(x_i)), [n, d], in the units of the data; the latent ones with flows.
     displacement_asymmetry
@@ -66,8 +66,7 @@ class CostExplanation:
     weight
         Weights of the points, [n].
     euclidean, anisotropy, variation
-        Shares of mean ‖H_i‖², which add up to 1: what squared Euclidean has, what a constant matrix
-        adds, and what varies between displacements.
+        The shares of the three parts of mean ‖H_i‖², which add up to 1.
     """
 
     features: tuple[str, ...]
@@ -89,17 +88,20 @@ class CostExplanation:
         return float(self.weight @ np.abs(self.displacement_asymmetry))
 
     def table(self, n_features: int = 3) -> Table:
-        """One row for each direction, with the features that have most part in it."""
-        rows = [
-            {
-                "direction": str(k + 1),
-                "curvature": float(self.curvature[k]),
-                "motion": float(self.motion[k]),
-                "asymmetry": _rounded(self.asymmetry[k]),
-                "features": self._loadings(k, n_features),
-            }
-            for k in range(len(self.curvature))
-        ]
+        """One row for each direction, with the ``n_features`` largest entries of its vector."""
+        rows = []
+        for k, vector in enumerate(self.directions):
+            largest = np.argsort(-np.abs(vector), kind="stable")[:n_features]
+            parts = [f"{vector[j]:+.2f} {self.features[j]}" for j in largest]
+            rows.append(
+                {
+                    "direction": str(k + 1),
+                    "curvature": float(self.curvature[k]),
+                    "motion": float(self.motion[k]),
+                    "asymmetry": _rounded(self.asymmetry[k]),
+                    "features": ", ".join(parts),
+                }
+            )
         headers = {
             "direction": "direction",
             "curvature": "curvature",
@@ -121,11 +123,6 @@ class CostExplanation:
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
 
-    def _loadings(self, k: int, n_features: int) -> str:
-        parts = self.directions[k]
-        largest = np.argsort(-np.abs(parts), kind="stable")[:n_features]
-        return ", ".join(f"{parts[j]:+.2f} {self.features[j]}" for j in largest)
-
 
 def explain_cost(model: EntropicQueries, X: ArrayLike | None = None) -> CostExplanation:
     """Say what the cost of a fitted map has learned, at the displacements of its points.
@@ -137,11 +134,6 @@ def explain_cost(model: EntropicQueries, X: ArrayLike | None = None) -> CostExpl
     X
         Source points whose displacements to look at, such as those of one cell type; by default the
         points of the fit, with their weights.
-
-    Returns
-    -------
-    CostExplanation
-        Curvature, directions, asymmetry, and how far the cost is from squared Euclidean.
 
     Notes
     -----
@@ -155,29 +147,31 @@ def explain_cost(model: EntropicQueries, X: ArrayLike | None = None) -> CostExpl
         )
     check_is_fitted(model)
     cost, units, dtype = model.map_.cost, model.map_.units, model.map_.x.dtype
+    names = getattr(model, "feature_names_in_", [f"x{k + 1}" for k in range(model.n_features_in_)])
     with double_precision():
         points, mapped, weight = _mapped_points(model, X)
         x, y = (np.asarray(units.into(side), dtype) for side in (points, mapped))
-        seen = _curvatures(cost, x, y, weight)
-        hessian = seen.mean * len(seen.mean) / np.trace(seen.mean)
+        mean, square, z, ahead, opposite = _curvatures(cost, x, y, weight)
+        dim, trace = len(mean), np.trace(mean)
+        hessian = mean * dim / trace
         curvature, vectors = np.linalg.eigh(hessian)
         along = (y - x) @ vectors[:, ::-1]
         sign = np.where(weight @ along < 0, -1.0, 1.0)
         directions = sign[:, None] * vectors.T[::-1]
-        square = weight @ along**2
-        there, back = _both_ways(cost, y, weight, np.sqrt(square)[:, None] * directions)
-    energy = seen.square * (len(hessian) / np.trace(seen.mean)) ** 2
-    euclidean = len(hessian) / energy
-    anisotropy = float(np.sum((hessian - np.eye(len(hessian))) ** 2)) / energy
+        moved = weight @ along**2
+        there, back = _both_ways(cost, y, weight, np.sqrt(moved)[:, None] * directions)
+    energy = float(square) * (dim / trace) ** 2
+    euclidean = dim / energy
+    anisotropy = float(np.sum((hessian - np.eye(dim)) ** 2)) / energy
     return CostExplanation(
-        features=_feature_names(model),
+        features=tuple(map(str, names)),
         hessian=hessian,
         curvature=curvature[::-1],
         directions=directions,
-        motion=square / max(float(np.sum(square)), np.finfo(float).tiny),
+        motion=moved / max(float(np.sum(moved)), np.finfo(float).tiny),
         asymmetry=_contrast(there, back),
-        displacements=float(units.scale) * seen.z,
-        displacement_asymmetry=_contrast(seen.value, seen.opposite),
+        displacements=float(units.scale) * z,
+        displacement_asymmetry=_contrast(ahead, opposite),
         weight=weight,
         euclidean=euclidean,
         anisotropy=anisotropy,
@@ -198,26 +192,18 @@ def _mapped_points(
     return points, mapped, np.asarray(fitted.a, np.float64)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Curvatures:
-    """Mean of H_i and of ‖H_i‖², and z_i, h(z_i), h(−z_i) for every point."""
-
-    mean: NDArray[np.float64]
-    square: float
-    z: NDArray[np.float64]
-    value: NDArray[np.float64]
-    opposite: NDArray[np.float64]
-
-
-def _curvatures(cost: Cost, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> _Curvatures:
-    sums, rows = [], []
-    for part, mass in _blocks(weight):
-        found, each = _curvature_block(cost, x[part], y[part], mass.astype(x.dtype))
-        sums.append([np.asarray(total, np.float64) for total in found])
-        rows.append([np.asarray(values, np.float64) for values in each])
-    mean, square = (np.sum(totals, axis=0) for totals in zip(*sums, strict=True))
-    z, value, opposite = (np.concatenate(parts)[: len(x)] for parts in zip(*rows, strict=True))
-    return _Curvatures(mean, float(square), z, value, opposite)
+def _curvatures(
+    cost: Cost, x: np.ndarray, y: np.ndarray, weight: np.ndarray
+) -> tuple[NDArray[np.float64], ...]:
+    """Means of H_i and of ‖H_i‖², and z_i, h(z_i), h(−z_i) for every point."""
+    blocks = [
+        _curvature_block(cost, x[part], y[part], mass.astype(x.dtype))
+        for part, mass in _blocks(weight)
+    ]
+    parts = [np.asarray(part, np.float64) for part in zip(*blocks, strict=True)]
+    totals = (np.sum(part, axis=0) for part in parts[:2])
+    rows = (np.concatenate(part)[: len(x)] for part in parts[2:])
+    return *totals, *rows
 
 
 @eqx.filter_jit
@@ -229,7 +215,7 @@ def _curvature_block(cost, x, y, weight):
         hessian = jnp.einsum("Nka,Nkl,Nlb->Nab", jacobian, hessian, jacobian)
     mean = jnp.einsum("N,Nab->ab", weight, hessian)
     square = weight @ jnp.sum(hessian**2, axis=(1, 2))
-    return (mean, square), (z, cost.h.value(z), cost.h.value(-z))
+    return mean, square, z, cost.h.value(z), cost.h.value(-z)
 
 
 def _both_ways(
@@ -263,11 +249,12 @@ def _jacobian(cost: Cost, y: Float[Array, "N d"]) -> Float[Array, "N d d"]:
 def _blocks(weight: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Rows and their weights in blocks of one size, the last filled up with rows of weight zero."""
     n, size = len(weight), min(_BLOCK, len(weight))
-    places = [np.arange(start, start + size) for start in range(0, n, size)]
-    return [
-        (np.minimum(place, n - 1), np.where(place < n, weight[np.minimum(place, n - 1)], 0.0))
-        for place in places
-    ]
+    blocks = []
+    for start in range(0, n, size):
+        place = np.arange(start, start + size)
+        rows = np.minimum(place, n - 1)
+        blocks.append((rows, np.where(place < n, weight[rows], 0.0)))
+    return blocks
 
 
 def _contrast(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -279,10 +266,3 @@ def _contrast(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[n
 def _rounded(asymmetry: Any) -> float:
     """Zero instead of the rounding error of a symmetric h."""
     return 0.0 if abs(asymmetry) < 1e-6 else float(asymmetry)
-
-
-def _feature_names(model: EntropicQueries) -> tuple[str, ...]:
-    named = getattr(model, "feature_names_in_", None)
-    if named is not None:
-        return tuple(map(str, named))
-    return tuple(f"x{k + 1}" for k in range(model.n_features_in_))
