@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from mongefit.baselines._plans import entropic_plan
 from mongefit.errors import ConvergenceWarning, warn_user
 
 Points = NDArray[np.float64]
+Weights = NDArray[np.float64]
 
 
 class FitMixin(abc.ABC):
@@ -60,6 +62,7 @@ class FitMixin(abc.ABC):
         return self
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Baseline(FitMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """A map from a source cloud to a target cloud, and the cost that belongs to it.
 
@@ -67,24 +70,12 @@ class Baseline(FitMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     are common to all.
     """
 
-    epsilon: float
-    many_to_many: bool
-    normalize_weight: bool
-
-    source_: Points
-    target_: Points
-    source_weight_: NDArray[np.float64]
-    target_weight_: NDArray[np.float64]
+    epsilon: float = 0.01
+    many_to_many: bool = False
+    normalize_weight: bool = False
 
     @abc.abstractmethod
-    def _learn(
-        self,
-        x: Points,
-        y: Points,
-        a: NDArray[np.float64],
-        b: NDArray[np.float64],
-        known: Knowledge,
-    ) -> None:
+    def _learn(self, x: Points, y: Points, a: Weights, b: Weights, known: Knowledge) -> None:
         """Set what is learned; raise before anything is set."""
 
     @abc.abstractmethod

@@ -164,7 +164,7 @@ class MongeGapMap(Baseline):
     map_ : NeuralMap
         The learned map, in common units.
     units_ : Units
-        Centre and scale that take the data to common units.
+        As for `MongeMap`.
     history_ : dict of arrays
         ``cost_loss`` and ``map_loss``, entry k after k updates; ``cost_applied`` and
         ``map_applied``: whether the step could be solved.
@@ -184,12 +184,9 @@ class MongeGapMap(Baseline):
     """
 
     hidden_layer_sizes: tuple[int, ...] = (64, 64)
-    epsilon: float = 0.01
     gap_weight: float = 1.0
     max_iter: int = 500
     learning_rate: float = 0.003
-    many_to_many: bool = False
-    normalize_weight: bool = False
     random_state: int | np.random.RandomState | None = 0
     verbose: int = 0
 

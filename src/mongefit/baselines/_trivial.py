@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
@@ -18,13 +16,8 @@ from mongefit.errors import DataError
 _STRENGTHS = np.logspace(-8, 2, 21)
 
 
-@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class TrivialPredictor(Baseline):
     """A baseline with nothing to tune, and the cost ½‖T(x) − y‖² under which T(x) is nearest."""
-
-    epsilon: float = 0.01
-    many_to_many: bool = False
-    normalize_weight: bool = False
 
     def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
         return squared_euclidean(self._move(x), y)

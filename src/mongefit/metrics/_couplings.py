@@ -25,7 +25,7 @@ from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, war
 
 
 def incorrect_mass(coupling: ArrayLike, pairs: ArrayLike) -> float:
-    """Σ P_ij over entries known to be wrong.
+    """The share of the mass on entries known to be wrong: Σ P_ij over them.
 
     An entry is known to be wrong if row i or column j belongs to a known pair and (i, j) is not
     one. Print `incorrect_mass_floor` beside it: with n ≠ m no coupling reaches zero.
@@ -36,11 +36,6 @@ def incorrect_mass(coupling: ArrayLike, pairs: ArrayLike) -> float:
         P, [n, m], non-negative with sum 1.
     pairs
         Known pairs, integers [k, 2]: row, column. A row or a column may have several.
-
-    Returns
-    -------
-    float
-        A share of the mass, from 0 to 1.
     """
     P = check_points(coupling, "coupling")
     if np.any(P < 0):
@@ -51,8 +46,7 @@ def incorrect_mass(coupling: ArrayLike, pairs: ArrayLike) -> float:
         )
     if abs(P.sum() - 1) > 1e-6:
         raise DataError(f"coupling has sum {P.sum():.6g}, not 1. Divide it by its sum.")
-    with one_pair_will_do():
-        known = _at_least_one(check_pairs(pairs, *P.shape, many_to_many=True)[0])
+    known = _known_pairs(pairs, *P.shape)
     in_question = np.zeros(P.shape, dtype=bool)
     in_question[known[:, 0]] = True
     in_question[:, known[:, 1]] = True
@@ -81,22 +75,16 @@ def incorrect_mass_floor(
     n, m
         Numbers of rows and columns.
     pairs
-        Known pairs, integers [k, 2]: row, column. A row or a column may have several.
+        As for `incorrect_mass`.
     source_weight, target_weight
         Marginals, non-negative with sum 1; uniform by default.
     normalize_weight
         Divide weights by their sum instead of refusing a sum other than 1.
-
-    Returns
-    -------
-    float
-        A share of the mass, from 0 to 1.
     """
     n, m = check_count(n, "n", minimum=1), check_count(m, "m", minimum=1)
     a = check_weights(source_weight, n, "source_weight", normalize=normalize_weight)
     b = check_weights(target_weight, m, "target_weight", normalize=normalize_weight)
-    with one_pair_will_do():
-        known = _at_least_one(check_pairs(pairs, n, m, many_to_many=True)[0])
+    known = _known_pairs(pairs, n, m)
     # Mass on entries that are not known wrong lies on pairs, or between rows outside I and columns
     # outside J. The two share no row and no column, and what any such part of a coupling leaves
     # over can always be placed on wrong entries. So the floor is 1 − F − min(1 − a(I), 1 − b(J)).
@@ -115,20 +103,15 @@ def _largest_flow(
     """max Σ_k p_k with p ≥ 0 and no row or column carrying more than its weight."""
     if is_one_to_one(pairs):
         return float(np.minimum(a[pairs[:, 0]], b[pairs[:, 1]]).sum())
+    # Variable k, the mass of pair k, counts for row i(k) and for column j(k).
     count = len(pairs)
-    rows = scipy.sparse.coo_array(
-        (np.ones(count), (pairs[:, 0], np.arange(count))), (len(a), count)
-    )
-    columns = scipy.sparse.coo_array(
-        (np.ones(count), (pairs[:, 1], np.arange(count))), (len(b), count)
+    limits = np.concatenate([pairs[:, 0], len(a) + pairs[:, 1]])
+    counted = scipy.sparse.csc_array(
+        (np.ones(2 * count), (limits, np.tile(np.arange(count), 2))), (len(a) + len(b), count)
     )
     # In units of the largest weight: the solver's tolerances are absolute.
     unit = max(a.max(), b.max())
-    found = linprog(
-        -np.ones(count),
-        A_ub=scipy.sparse.vstack([rows, columns], format="csc"),
-        b_ub=np.concatenate([a, b]) / unit,
-    )
+    found = linprog(-np.ones(count), A_ub=counted, b_ub=np.concatenate([a, b]) / unit)
     if not found.success:
         raise ConvergenceError(f"The floor of the incorrect mass was not found: {found.message}")
     return float(-found.fun * unit)
@@ -146,11 +129,6 @@ def recovered_pairs(cost_matrix: ArrayLike, truth: ArrayLike | None = None) -> f
         C, [n, m]. With n > m only m rows are assigned; the others count as not recovered.
     truth
         The true column of each row, integers [n]; row i belongs to column i by default.
-
-    Returns
-    -------
-    float
-        The share, from 0 to 1.
     """
     C = check_points(cost_matrix, "cost_matrix")
     n, m = C.shape
@@ -186,19 +164,14 @@ def recovered_pairs(cost_matrix: ArrayLike, truth: ArrayLike | None = None) -> f
 def map_plan_gap(estimator: BaseEstimator | EntropicMap) -> float:
     """How far the map is from the mean of its plan, in the latent space.
 
-    sqrt(Σ_i a_i ‖Φν(T(x_i)) − Σ_j P_ij v_j / a_i‖²) over the fitted source, in common units. It is
-    zero for quadratic h; for others the map takes the mean of ∇h(u − v_j) where a barycentric
-    projection takes the mean of v_j.
+    sqrt(Σ_i a_i ‖Φν(T(x_i)) − Σ_j P_ij v_j / a_i‖²) over the fitted source, in common units, where
+    1 is the spread of the data. It is zero for quadratic h; for others the map takes the mean of
+    ∇h(u − v_j) where a barycentric projection takes the mean of v_j.
 
     Parameters
     ----------
     estimator
         A fitted `MongeMap` or another estimator with a ``map_``, or an `EntropicMap`.
-
-    Returns
-    -------
-    float
-        The gap; 1 is the spread of the data.
     """
     fitted: Any = estimator
     if isinstance(estimator, BaseEstimator):
@@ -244,10 +217,12 @@ def _squared_gaps(
     return jnp.sum(gap**2, axis=1), moved.converged
 
 
-def _at_least_one(pairs: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    if pairs is None:
+def _known_pairs(pairs: ArrayLike, n: int, m: int) -> NDArray[np.int64]:
+    with one_pair_will_do():
+        known, _ = check_pairs(pairs, n, m, many_to_many=True)
+    if known is None:
         raise DataError("pairs is empty: without known pairs no mass is known to be incorrect.")
-    return pairs
+    return known
 
 
 @contextlib.contextmanager

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mongefit._duals import DualSolver, SymmetricDual
+from mongefit._duals import SymmetricDual
 from mongefit._validation import check_points, check_positive, check_weights
-from mongefit.baselines._plans import (
-    SOLVERS,
-    at_smallest_eps,
-    check_memory,
-    solve,
-    squared_euclidean,
-)
+from mongefit.baselines._plans import at_smallest_eps, check_memory, solve, squared_euclidean
 from mongefit.errors import ConvergenceWarning, DataError, warn_user
 from mongefit.metrics._points import check_same_dimension
 
@@ -62,8 +56,7 @@ class Cloud(NamedTuple):
         cls,
         points: NDArray[np.float64],
         weight: NDArray[np.float64],
-        *,
-        seen_from: NDArray[np.float64],
+        origin: NDArray[np.float64],
         name: str,
     ) -> Cloud:
         """The cloud, unless its costs cannot be represented."""
@@ -72,9 +65,9 @@ class Cloud(NamedTuple):
                 f"{name} holds values up to {np.abs(points).max():.3g}, whose squares overflow. "
                 "Divide all points by a common scale."
             )
-        from_there = points - seen_from
-        mean = weight @ from_there
-        return cls(mean, from_there - mean, weight)
+        shifted = points - origin
+        mean = weight @ shifted
+        return cls(mean, shifted - mean, weight)
 
     @property
     def variance(self) -> float:
@@ -130,24 +123,11 @@ def sinkhorn_divergence(
     check_same_dimension(x, y, "X", "Y")
     a = check_weights(source_weight, len(x), "source_weight", normalize=normalize_weight)
     b = check_weights(target_weight, len(y), "target_weight", normalize=normalize_weight)
-    source = Cloud.of(x, a, seen_from=y[0], name="X")
-    target = Cloud.of(y, b, seen_from=y[0], name="Y")
-    asked = absolute_eps(source, target, epsilon=epsilon, eps=eps)
-    (value,) = divergences([source], target, asked)
-    if value.eps > asked:
-        warn_user(larger_eps_message(asked, value.eps), ConvergenceWarning)
+    (value,) = divergences({"X": x}, x, y, a, b, epsilon=epsilon, eps=eps)
     return value
 
 
-def larger_eps_message(asked: float, used: float) -> str:
-    """What to tell a user whose eps could not be solved."""
-    return (
-        f"The Sinkhorn divergence did not converge at eps {asked:.3g}; its value is that of eps "
-        f"{used:.3g}, the smallest that did. Raise epsilon or eps to choose one yourself."
-    )
-
-
-def absolute_eps(source: Cloud, target: Cloud, *, epsilon: float, eps: float | None) -> float:
+def _absolute_eps(source: Cloud, target: Cloud, *, epsilon: float, eps: float | None) -> float:
     """The eps asked for: itself, or relative to the spread of the target."""
     if eps is not None:
         return check_positive(eps, "eps")
@@ -162,11 +142,23 @@ class _Values(NamedTuple):
     converged: bool
 
 
-def divergences(sources: Sequence[Cloud], target: Cloud, eps: float) -> list[Divergence]:
-    """S of each source with one target, all at eps or at the smallest doubling that solves all."""
-    sizes = [len(cloud.weight) for cloud in (*sources, target)]
-    check_memory(max(sizes), max(sizes), matrices=7)
-    check_memory(max(sizes[:-1]), sizes[-1])
+def divergences(
+    images: Mapping[str, NDArray[np.float64]],
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    *,
+    epsilon: float,
+    eps: float | None,
+) -> list[Divergence]:
+    """S(T(x), y) of each image of x, by name, at one eps, as `sinkhorn_divergence` takes it."""
+    source, target = Cloud.of(x, a, y[0], "X"), Cloud.of(y, b, y[0], "Y")
+    asked = _absolute_eps(source, target, epsilon=epsilon, eps=eps)
+    sources = [Cloud.of(points, a, y[0], name) for name, points in images.items()]
+    size = max(len(a), len(b))
+    check_memory(size, size, matrices=7)
+    check_memory(len(a), len(b))
 
     def solve_all(eps: float) -> _Values:
         values = []
@@ -181,13 +173,21 @@ def divergences(sources: Sequence[Cloud], target: Cloud, eps: float) -> list[Div
         return _Values(values, converged)
 
     mean_cost = max(source.variance for source in sources) + target.variance
-    solution, used = at_smallest_eps(solve_all, eps, mean_cost)
+    solution, used = at_smallest_eps(solve_all, asked, mean_cost)
+    if used > asked:
+        warn_user(
+            f"The Sinkhorn divergence did not converge at eps {asked:.3g}; its value is that of "
+            f"eps {used:.3g}, the smallest that did. Raise epsilon or eps to choose one yourself.",
+            ConvergenceWarning,
+        )
     return [Divergence(value, used) for value in solution.values]
 
 
 def _with_itself(cloud: Cloud, eps: float) -> tuple[float, bool]:
-    C = squared_euclidean(cloud.centred, cloud.centred)
-    return _value(C, cloud.weight, cloud.weight, eps, (SymmetricDual(),))
+    C, a = squared_euclidean(cloud.centred, cloud.centred), cloud.weight
+    f, g, converged = solve(C, a, a, eps, solvers=(SymmetricDual(),))
+    # With f the soft minimum of g the plan has mass 1, and the dual value has no other term.
+    return float(a @ f + a @ g), converged
 
 
 def _across(source: Cloud, target: Cloud, eps: float) -> tuple[float, bool]:
@@ -198,14 +198,6 @@ def _across(source: Cloud, target: Cloud, eps: float) -> tuple[float, bool]:
     if len(a) < len(b):
         # Newton factorises a matrix of the size of the second cloud.
         C, a, b = C.T, b, a
-    value, converged = _value(C, a, b, eps, SOLVERS)
+    f, g, converged = solve(C, a, b, eps)
     shift = source.mean - target.mean
-    return value + 0.5 * float(shift @ shift), converged
-
-
-def _value(
-    C: np.ndarray, a: np.ndarray, b: np.ndarray, eps: float, solvers: Sequence[DualSolver]
-) -> tuple[float, bool]:
-    """Σ a_i f_i + Σ b_j g_j; with f the soft minimum of g the plan has mass 1, and no term more."""
-    f, g, converged = solve(C, a, b, eps, solvers=solvers)
-    return float(a @ f + b @ g), converged
+    return float(a @ f + b @ g) + 0.5 * float(shift @ shift), converged

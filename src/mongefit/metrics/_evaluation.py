@@ -19,7 +19,7 @@ from mongefit.metrics._couplings import (
     one_pair_will_do,
     recovered_pairs,
 )
-from mongefit.metrics._divergence import Cloud, absolute_eps, divergences, larger_eps_message
+from mongefit.metrics._divergence import divergences
 from mongefit.metrics._points import check_rows, check_same_dimension, l2_uvp, rmse
 from mongefit.metrics._table import Table
 
@@ -109,15 +109,11 @@ def evaluate(
     if truth is not None:
         _, truth = check_rows(x, truth, "X", "truth")
     train_X, train_Y, train_pairs = (X, Y, None) if train is None else _unpack(train)
-    train_n, train_m = (
-        len(check_points(points, f"{name} of train"))
-        for points, name in ((train_X, "X"), (train_Y, "Y"))
-    )
+    train_n = len(check_points(train_X, "X of train"))
+    train_m = len(check_points(train_Y, "Y of train"))
     with one_pair_will_do():
-        known, _ = check_pairs(_by_row(pairs, n, m), n, m, many_to_many=True)
-        learned, _ = check_pairs(
-            _by_row(train_pairs, train_n, train_m), train_n, train_m, many_to_many=True
-        )
+        known = _check_known(pairs, n, m)
+        learned = _check_known(train_pairs, train_n, train_m)
         trivial = _trivial_predictors(train_X, train_Y, learned, trained=train is not None)
     missing = [name for name, predictor in trivial.items() if predictor is None]
     predictors = _by_name(estimators, taken=trivial)
@@ -127,17 +123,9 @@ def evaluate(
         name: check_rows(x, predictor.transform(X), "X", f"T(X) of {name}")[1]
         for name, predictor in predictors.items()
     }
-    target = Cloud.of(y, b, seen_from=y[0], name="Y")
-    source = Cloud.of(x, a, seen_from=y[0], name="X")
-    asked = absolute_eps(source, target, epsilon=epsilon, eps=eps)
-    clouds = [
-        Cloud.of(points, a, seen_from=y[0], name=f"T(X) of {name}")
-        for name, points in mapped.items()
-    ]
-    distances = divergences(clouds, target, asked)
+    images = {f"T(X) of {name}": points for name, points in mapped.items()}
+    distances = divergences(images, x, y, a, b, epsilon=epsilon, eps=eps)
     used = distances[0].eps
-    if used > asked:
-        warn_user(larger_eps_message(asked, used), ConvergenceWarning)
 
     floor = None
     if known is not None:
@@ -220,18 +208,18 @@ def _unpack(train: Any) -> tuple[Any, Any, Any]:
     return X, Y, rest[0] if rest else None
 
 
-def _by_row(pairs: ArrayLike | str | None, n: int, m: int) -> ArrayLike | None:
-    """The pairs that "rows" stands for, or those given."""
-    if not isinstance(pairs, str):
-        return pairs
-    if pairs != "rows":
-        raise OptionError(f"pairs must be integers [k, 2], 'rows' or None, got {pairs!r}.")
-    if n != m:
-        raise DataError(
-            f"pairs='rows' pairs row i of X with row i of Y: they have {n} and {m} rows. Give "
-            "pairs as integers [k, 2]."
-        )
-    return np.column_stack([np.arange(n)] * 2)
+def _check_known(pairs: ArrayLike | str | None, n: int, m: int) -> NDArray[np.int64] | None:
+    """The pairs given, or those that "rows" stands for; None when there are none."""
+    if isinstance(pairs, str):
+        if pairs != "rows":
+            raise OptionError(f"pairs must be integers [k, 2], 'rows' or None, got {pairs!r}.")
+        if n != m:
+            raise DataError(
+                f"pairs='rows' pairs row i of X with row i of Y: they have {n} and {m} rows. Give "
+                "pairs as integers [k, 2]."
+            )
+        pairs = np.column_stack([np.arange(n)] * 2)
+    return check_pairs(pairs, n, m, many_to_many=True)[0]
 
 
 def _by_name(

@@ -12,8 +12,9 @@ from mongefit.errors import DataError
 def rmse(mapped: ArrayLike, truth: ArrayLike, *, weight: ArrayLike | None = None) -> float:
     """Root mean square error sqrt(Σ_k w_k ‖T(x_k) − y_k‖² / Σ_k w_k) over paired rows.
 
-    It says nothing of the shape of the mapped cloud, and a constant predictor can win on it: read
-    it beside `sinkhorn_divergence` and the trivial predictors, as `evaluate` prints it.
+    It is in the units of the data. It does not see the shape of the mapped cloud, and a constant
+    predictor can win on it: read it beside `sinkhorn_divergence` and the trivial predictors, as
+    `evaluate` prints it.
 
     Parameters
     ----------
@@ -23,16 +24,10 @@ def rmse(mapped: ArrayLike, truth: ArrayLike, *, weight: ArrayLike | None = None
         y_k, [k, d].
     weight
         Non-negative weights of the rows, of any sum; equal by default.
-
-    Returns
-    -------
-    float
-        The error, in the units of the data.
     """
     found, expected = check_rows(mapped, truth, "mapped", "truth")
-    return _root_mean_square(
-        found - expected, check_weights(weight, len(found), "weight", normalize=True)
-    )
+    a = check_weights(weight, len(found), "weight", normalize=True)
+    return _root_mean_square(found - expected, a)
 
 
 def l2_uvp(
@@ -55,11 +50,6 @@ def l2_uvp(
         Points of ν, [m, d]; Var(ν) is their total variance Σ_j b_j ‖y_j − ȳ‖².
     weight, target_weight
         Non-negative weights of the rows, of any sum; equal by default.
-
-    Returns
-    -------
-    float
-        The percentage.
     """
     found, expected = check_rows(mapped, truth, "mapped", "truth")
     y = check_points(target, "target")
