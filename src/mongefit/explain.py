@@ -220,7 +220,7 @@ def _curvature_block(cost, x, y, weight):
 
 def _both_ways(
     cost: Cost, y: np.ndarray, weight: np.ndarray, steps: np.ndarray
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> NDArray[np.float64]:
     """Mean cost of each move from y_i, [k, d], and of the move back, the flow to first order."""
     if cost.phi_nu is None:  # the same everywhere
         y, weight = y[:1], np.ones(1)
@@ -228,8 +228,7 @@ def _both_ways(
         _both_ways_block(cost, y[part], mass.astype(y.dtype), steps.astype(y.dtype))
         for part, mass in _blocks(weight)
     ]
-    there, back = np.sum(np.asarray(sums, np.float64), axis=0)
-    return there, back
+    return np.sum(np.asarray(sums, np.float64), axis=0)
 
 
 @eqx.filter_jit

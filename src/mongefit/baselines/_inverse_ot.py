@@ -264,9 +264,12 @@ def _minimise(
     x, y, a, b = (np.asarray(part) for part in (data.x, data.y, data.a, data.b))
     # Above rounding, so that eps is positive where all points are one.
     mean = max(float(a @ squared_euclidean(x, y) @ b), float(np.finfo(float).eps))
-    now, unit = at_smallest_eps(
-        lambda eps: objective(start, data, jnp.asarray(eps), weight, cold), epsilon * mean, mean
-    )
+
+    def at_start(eps):
+        found = objective(start, data, jnp.asarray(eps), weight, cold)
+        return found, found.converged
+
+    now, unit = at_smallest_eps(at_start, epsilon * mean, mean)
     eps = jnp.asarray(unit)
     # In units of eps J is a log-likelihood, and tolerances mean the same for all data.
     values = [now.value / unit]

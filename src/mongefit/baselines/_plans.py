@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,14 +26,8 @@ def compiled_solve_dual(C, a, b, eps, **options):
     return solve_dual(DualProblem(C, a, b, eps=eps), differentiate="none", **options)
 
 
-class Solution(Protocol):
-    """What a solve returns: at least whether it converged."""
-
-    @property
-    def converged(self) -> bool: ...
-
-
-Solved = TypeVar("Solved", bound=Solution)
+Solution = TypeVar("Solution")
+Potentials = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def check_memory(n: int, m: int, *, matrices: int = 13) -> None:
@@ -55,28 +49,22 @@ def squared_euclidean(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray
 
 
 def at_smallest_eps(
-    solve: Callable[[float], Solved], eps: float, mean_cost: float
-) -> tuple[Solved, float]:
-    """The solution at eps or, where that cannot be solved, at the smallest doubling that can."""
+    solve: Callable[[float], tuple[Solution, bool]], eps: float, mean_cost: float
+) -> tuple[Solution, float]:
+    """The solution at eps or, where that does not converge, at the smallest doubling that does."""
     # Below 1e-9 of the mean cost rounding alone is above tolerance; from the mean cost on every
     # problem can be solved.
     used = max(eps, 1e-9 * mean_cost)
-    while not (solution := solve(used)).converged:
+    while True:
+        solution, converged = solve(used)
+        if converged:
+            return solution, used
         if used >= mean_cost:
             raise ConvergenceError(
                 f"The transport problem could not be solved at any eps from {eps:.3g} to "
                 f"{used:.3g}. Remove points that lie very far from all others."
             )
         used *= 2
-    return solution, used
-
-
-class Potentials(NamedTuple):
-    """Potentials of a problem, with whether they solve it."""
-
-    f: NDArray[np.float64]
-    g: NDArray[np.float64]
-    converged: bool
 
 
 def solve(
@@ -86,8 +74,8 @@ def solve(
     eps: float,
     *,
     solvers: Sequence[DualSolver] = SOLVERS,
-) -> Potentials:
-    """The potentials of the first solver that converges, or those of the last."""
+) -> tuple[Potentials, bool]:
+    """The potentials (f, g) of the first solver that converges, or those of the last."""
     n, m = C.shape
     # Points of weight zero change no potential of the others, and with them few sizes have to be
     # compiled.
@@ -104,7 +92,7 @@ def solve(
             dual = compiled_solve_dual(*problem, solver=solver)
             if dual.converged:
                 break
-        return Potentials(np.asarray(dual.f)[:n], np.asarray(dual.g)[:m], bool(dual.converged))
+        return (np.asarray(dual.f)[:n], np.asarray(dual.g)[:m]), bool(dual.converged)
 
 
 def rounded_up(size: int) -> int:
@@ -127,8 +115,7 @@ def entropic_plan(
         # Every cost that carries weight is zero: all eps have the plan a⊗b.
         return np.outer(a, b), epsilon
     asked = epsilon * mean_cost
-    found, eps = at_smallest_eps(lambda eps: solve(C, a, b, eps), asked, mean_cost)
+    (f, g), eps = at_smallest_eps(lambda eps: solve(C, a, b, eps), asked, mean_cost)
     with double_precision():
-        problem = DualProblem(C, a, b, eps=eps)
-        P = np.asarray(problem.plan(jnp.asarray(found.f), jnp.asarray(found.g)))
+        P = np.asarray(DualProblem(C, a, b, eps=eps).plan(jnp.asarray(f), jnp.asarray(g)))
     return P, epsilon if eps == asked else eps / mean_cost

@@ -76,10 +76,8 @@ def incorrect_mass_floor(
         Numbers of rows and columns.
     pairs
         As for `incorrect_mass`.
-    source_weight, target_weight
-        Marginals, non-negative with sum 1; uniform by default.
-    normalize_weight
-        Divide weights by their sum instead of refusing a sum other than 1.
+    source_weight, target_weight, normalize_weight
+        Marginals; as for `sinkhorn_divergence`.
     """
     n, m = check_count(n, "n", minimum=1), check_count(m, "m", minimum=1)
     a = check_weights(source_weight, n, "source_weight", normalize=normalize_weight)

@@ -137,11 +137,6 @@ def _absolute_eps(source: Cloud, target: Cloud, *, epsilon: float, eps: float | 
     return check_positive(epsilon, "epsilon") * reference
 
 
-class _Values(NamedTuple):
-    values: list[float]
-    converged: bool
-
-
 def divergences(
     images: Mapping[str, NDArray[np.float64]],
     x: NDArray[np.float64],
@@ -160,7 +155,7 @@ def divergences(
     check_memory(size, size, matrices=7)
     check_memory(len(a), len(b))
 
-    def solve_all(eps: float) -> _Values:
+    def solve_all(eps: float) -> tuple[list[float], bool]:
         values = []
         of_target, converged = _with_itself(target, eps)
         for source in sources:
@@ -170,22 +165,22 @@ def divergences(
             across, solved_across = _across(source, target, eps)
             converged = solved_source and solved_across
             values.append(across - 0.5 * (of_source + of_target))
-        return _Values(values, converged)
+        return values, converged
 
     mean_cost = max(source.variance for source in sources) + target.variance
-    solution, used = at_smallest_eps(solve_all, asked, mean_cost)
+    values, used = at_smallest_eps(solve_all, asked, mean_cost)
     if used > asked:
         warn_user(
             f"The Sinkhorn divergence did not converge at eps {asked:.3g}; its value is that of "
             f"eps {used:.3g}, the smallest that did. Raise epsilon or eps to choose one yourself.",
             ConvergenceWarning,
         )
-    return [Divergence(value, used) for value in solution.values]
+    return [Divergence(value, used) for value in values]
 
 
 def _with_itself(cloud: Cloud, eps: float) -> tuple[float, bool]:
     C, a = squared_euclidean(cloud.centred, cloud.centred), cloud.weight
-    f, g, converged = solve(C, a, a, eps, solvers=(SymmetricDual(),))
+    (f, g), converged = solve(C, a, a, eps, solvers=(SymmetricDual(),))
     # With f the soft minimum of g the plan has mass 1, and the dual value has no other term.
     return float(a @ f + a @ g), converged
 
@@ -198,6 +193,6 @@ def _across(source: Cloud, target: Cloud, eps: float) -> tuple[float, bool]:
     if len(a) < len(b):
         # Newton factorises a matrix of the size of the second cloud.
         C, a, b = C.T, b, a
-    f, g, converged = solve(C, a, b, eps)
+    (f, g), converged = solve(C, a, b, eps)
     shift = source.mean - target.mean
     return float(a @ f + b @ g) + 0.5 * float(shift @ shift), converged

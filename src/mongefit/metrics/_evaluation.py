@@ -65,19 +65,15 @@ def evaluate(
     X, Y
         Source and target points, [n, d] and [m, d], best such as were not used in training.
     pairs
-        What is known of the truth: integers [k, 2], row of X and row of Y; or "rows", row i of X
-        belongs to row i of Y. Without it there are columns only for what needs no pairs.
+        Known pairs: integers [k, 2], row of X and row of Y; or "rows" if row i of X belongs to row
+        i of Y. Without it there are columns only for what needs no pairs.
     train
         What the trivial predictors learn from: (X, Y) or (X, Y, pairs), best the data of the
-        estimators. Without it only the identity stands beside them.
+        estimators. Without it the identity is the only one.
     truth
         The true map at every row of X, [n, d], where it is known.
-    source_weight, target_weight
-        Weights of X and Y, non-negative with sum 1; uniform by default.
-    normalize_weight
-        Divide weights by their sum instead of refusing a sum other than 1.
-    epsilon, eps
-        Regularisation of the Sinkhorn divergence, as in `sinkhorn_divergence`; one for all rows.
+    source_weight, target_weight, normalize_weight, epsilon, eps
+        As for `sinkhorn_divergence`; all rows have one eps.
     plan_epsilon
         Regularisation of the plans whose incorrect mass is measured, relative to the mean cost.
 

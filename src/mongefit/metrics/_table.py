@@ -55,8 +55,7 @@ class Table:
         ]
         return "\n".join([*lines, *self.notes])
 
-    def _repr_markdown_(self) -> str:
-        return self.to_markdown()
+    _repr_markdown_ = to_markdown
 
     def _repr_html_(self) -> str:
         first, *others = self._printed(html.escape)

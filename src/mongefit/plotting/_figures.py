@@ -31,14 +31,14 @@ _CATEGORIES = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", VERMILLION, "#F0E4
 
 def palette(count: int) -> list[str]:
     """So many different colours: Okabe and Ito's, or for many evenly spaced hues."""
+    from matplotlib.colors import to_hex
+
     if count <= len(_CATEGORIES):
         return list(_CATEGORIES[:count])
-    colours = []
-    for k in range(count):
-        # Neighbours on the colour circle differ in lightness too.
-        red, green, blue = colorsys.hls_to_rgb(k / count, (0.32, 0.52, 0.7)[k % 3], 0.75)
-        colours.append("#" + "".join(f"{round(255 * part):02X}" for part in (red, green, blue)))
-    return colours
+    # Neighbours on the colour circle differ in lightness too.
+    lightness = (0.32, 0.52, 0.7)
+    colours = [colorsys.hls_to_rgb(k / count, lightness[k % 3], 0.75) for k in range(count)]
+    return [to_hex(colour).upper() for colour in colours]
 
 
 def save_figure(ax_or_figure: Axes | Figure, path: StrPath, *, dpi: int = 150) -> None:

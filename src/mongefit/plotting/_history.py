@@ -49,9 +49,7 @@ def plot_history(history: Mapping[str, ArrayLike], *, ax: Axes | None = None) ->
     return ax
 
 
-def _history_columns(
-    history: Mapping[str, ArrayLike],
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+def _history_columns(history: Mapping[str, ArrayLike]) -> tuple[NDArray[Any], ...]:
     missing = [key for key in ("step", "loss", "epsilon") if key not in history]
     if missing:
         raise DataError(
