@@ -37,6 +37,8 @@ from mongefit._validation import check_points
 from mongefit.errors import OptionError
 from mongefit.metrics import Table
 
+Floats = NDArray[np.float64]
+
 _BLOCK = 256
 
 
@@ -70,14 +72,14 @@ class CostExplanation:
     """
 
     features: tuple[str, ...]
-    hessian: NDArray[np.float64]
-    curvature: NDArray[np.float64]
-    directions: NDArray[np.float64]
-    motion: NDArray[np.float64]
-    asymmetry: NDArray[np.float64]
-    displacements: NDArray[np.float64]
-    displacement_asymmetry: NDArray[np.float64]
-    weight: NDArray[np.float64]
+    hessian: Floats
+    curvature: Floats
+    directions: Floats
+    motion: Floats
+    asymmetry: Floats
+    displacements: Floats
+    displacement_asymmetry: Floats
+    weight: Floats
     euclidean: float
     anisotropy: float
     variation: float
@@ -127,6 +129,9 @@ class CostExplanation:
 def explain_cost(model: EntropicQueries, X: ArrayLike | None = None) -> CostExplanation:
     """Say what the cost of a fitted map has learned, at the displacements of its points.
 
+    h is fixed only up to a linear term, which changes no map; the asymmetry is that of the h with
+    ∇h(0) = 0.
+
     Parameters
     ----------
     model
@@ -134,11 +139,6 @@ def explain_cost(model: EntropicQueries, X: ArrayLike | None = None) -> CostExpl
     X
         Source points whose displacements to look at, such as those of one cell type; by default the
         points of the fit, with their weights.
-
-    Notes
-    -----
-    h is fixed only up to a linear term, which changes no map; the asymmetry is that of the h with
-    ∇h(0) = 0.
     """
     if not isinstance(model, EntropicQueries):
         raise OptionError(
@@ -179,9 +179,7 @@ def explain_cost(model: EntropicQueries, X: ArrayLike | None = None) -> CostExpl
     )
 
 
-def _mapped_points(
-    model: EntropicQueries, X: ArrayLike | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _mapped_points(model: EntropicQueries, X: ArrayLike | None) -> tuple[Floats, Floats, Floats]:
     """Points, where they go, and their weights."""
     if X is not None:
         mapped, points = model.transform(X), check_points(X, "X")
@@ -192,9 +190,7 @@ def _mapped_points(
     return points, mapped, np.asarray(fitted.a, np.float64)
 
 
-def _curvatures(
-    cost: Cost, x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[NDArray[np.float64], ...]:
+def _curvatures(cost: Cost, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[Floats, ...]:
     """Means of H_i and of ‖H_i‖², and z_i, h(z_i), h(−z_i) for every point."""
     blocks = [
         _curvature_block(cost, x[part], y[part], mass.astype(x.dtype))
@@ -218,9 +214,7 @@ def _curvature_block(cost, x, y, weight):
     return mean, square, z, cost.h.value(z), cost.h.value(-z)
 
 
-def _both_ways(
-    cost: Cost, y: np.ndarray, weight: np.ndarray, steps: np.ndarray
-) -> NDArray[np.float64]:
+def _both_ways(cost: Cost, y: np.ndarray, weight: np.ndarray, steps: np.ndarray) -> Floats:
     """Mean cost of each move from y_i, [k, d], and of the move back, the flow to first order."""
     if cost.phi_nu is None:  # the same everywhere
         y, weight = y[:1], np.ones(1)
@@ -256,7 +250,7 @@ def _blocks(weight: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     return blocks
 
 
-def _contrast(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+def _contrast(one: Floats, other: Floats) -> Floats:
     """(one − other) / (one + other), zero where both are."""
     total = one + other
     return (one - other) / np.where(total > 0, total, 1.0)

@@ -6,8 +6,7 @@ import abc
 import dataclasses
 from typing import Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -24,11 +23,8 @@ from mongefit._validation import (
     check_switch,
     check_weights,
 )
-from mongefit.baselines._plans import entropic_plan
+from mongefit.baselines._plans import Matrix, Points, Weights, entropic_plan
 from mongefit.errors import ConvergenceWarning, warn_user
-
-Points = NDArray[np.float64]
-Weights = NDArray[np.float64]
 
 
 class FitMixin(abc.ABC):
@@ -83,7 +79,7 @@ class Baseline(FitMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """T(x) for every row of x."""
 
     @abc.abstractmethod
-    def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
+    def _cost(self, x: Points, y: Points) -> Matrix:
         """c(x_i, y_j) for all pairs of rows."""
 
     def _fit(self, data: FitData) -> None:
@@ -108,7 +104,7 @@ class Baseline(FitMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """T(x) for every row of X, at any point."""
         return self._move(check_query(self, X, "X"))
 
-    def cost_matrix(self, X: ArrayLike, Y: ArrayLike) -> NDArray[np.float64]:
+    def cost_matrix(self, X: ArrayLike, Y: ArrayLike) -> Matrix:
         """c(x_i, y_j) for all pairs of rows."""
         return self._cost(check_query(self, X, "X"), check_query(self, Y, "Y"))
 
@@ -117,7 +113,7 @@ class Baseline(FitMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return negative_rmse(self, X, Y)
 
     @property
-    def coupling_(self) -> NDArray[np.float64]:
+    def coupling_(self) -> Matrix:
         """The entropic plan of `cost_matrix` between the clouds that were fitted, [n, m]."""
         check_is_fitted(self)
         C = self._cost(self.source_, self.target_)

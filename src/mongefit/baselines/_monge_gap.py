@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
@@ -10,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import NDArray
 
+from mongefit._costs import pairwise_value
 from mongefit._duals import DualProblem, DualSolution, solve_dual
 from mongefit._progress import TrainingBar
 from mongefit._runtime import double_precision
@@ -20,13 +22,76 @@ from mongefit._training import Evaluation, Problem, Recipe, train
 from mongefit._training.costs import evaluate_terms
 from mongefit._transport import Units, relative_eps
 from mongefit._validation import Knowledge, check_count, check_layers, check_positive, check_seed
-from mongefit.baselines._base import Baseline, Points
+from mongefit.baselines._base import Baseline
 from mongefit.baselines._coupling_fit import coupling_losses
-from mongefit.baselines._networks import MLPCost, NeuralMap
-from mongefit.baselines._plans import check_memory, rounded_up
+from mongefit.baselines._plans import Matrix, Points, check_memory, rounded_up
 from mongefit.errors import ConvergenceWarning, DataError, Option, TrainingError, warn_user
 from mongefit.losses import Context, Pairs, Subset, Subsets, Term
 from mongefit.losses._divergences import point_divergence, total_variance
+
+
+class Network(eqx.Module):
+    """A multilayer perceptron with gelu activations and a linear last layer."""
+
+    weight: tuple[Float[Array, "w v"], ...]
+    bias: tuple[Float[Array, " w"], ...]
+
+    def __init__(self, widths: tuple[int, ...], *, key: PRNGKeyArray):
+        keys = jr.split(key, (len(widths) - 1, 2))
+        weight, bias = [], []
+        for (of_weight, of_bias), (before, after) in zip(keys, pairwise(widths), strict=True):
+            # Uniform in ±1/√(fan-in), which keeps the size of what goes through.
+            limit = 1 / before**0.5
+            weight.append(jr.uniform(of_weight, (after, before), minval=-limit, maxval=limit))
+            bias.append(jr.uniform(of_bias, (after,), minval=-limit, maxval=limit))
+        self.weight, self.bias = tuple(weight), tuple(bias)
+
+    def __call__(self, x: Float[Array, "N d"]) -> Float[Array, "N e"]:
+        return self.after_first(x @ self.weight[0].T + self.bias[0])
+
+    def after_first(self, x: Float[Array, "N w"]) -> Float[Array, "N e"]:
+        """The output, from that of the first layer before its activation."""
+        for weight, bias in zip(self.weight[1:], self.bias[1:], strict=True):
+            x = jax.nn.gelu(x) @ weight.T + bias
+        return x
+
+
+class MLPCost(eqx.Module):
+    """c(x, y) = softplus of a network of both points: positive, and otherwise without structure."""
+
+    network: Network
+
+    def __init__(self, dim: int, widths: tuple[int, ...], *, key: PRNGKeyArray):
+        self.network = Network((2 * dim, *widths, 1), key=key)
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """c(x_i, y_j) for all pairs."""
+        # The first layer is a sum of a part of x and one of y, which need not be computed per pair.
+        first, dim = self.network.weight[0], x.shape[1]
+        u = x @ first[:, :dim].T + self.network.bias[0]
+        v = -y @ first[:, dim:].T
+        cost: Any = self
+        return pairwise_value(cost, u, v)
+
+    def value(self, z: Float[Array, "N w"]) -> Float[Array, " N"]:
+        """The cost as a function of u − v, the output of the first layer."""
+        return jax.nn.softplus(self.network.after_first(z)[:, 0])
+
+
+class NeuralMap(eqx.Module):
+    """T(x) = x + a network of x, zero at the start."""
+
+    network: Network
+
+    def __init__(self, dim: int, widths: tuple[int, ...], *, key: PRNGKeyArray):
+        self.network = eqx.tree_at(
+            lambda network: (network.weight[-1], network.bias[-1]),
+            Network((dim, *widths, dim), key=key),
+            replace_fn=jnp.zeros_like,
+        )
+
+    def __call__(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
+        return x + self.network(x)
 
 
 class _CloudProblem(Problem):
@@ -236,7 +301,7 @@ class MongeGapMap(Baseline):
             mapped = _transport(self.map_, self.units_, _padded(x))
             return np.array(mapped[: len(x)], dtype=np.float64)
 
-    def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
+    def _cost(self, x: Points, y: Points) -> Matrix:
         check_memory(len(x), len(y), matrices=2)
         with double_precision():
             matrix = _cost_matrix(self.cost_, self.units_, _padded(x), _padded(y))

@@ -16,6 +16,11 @@ from mongefit._duals import DualProblem, DualSolver, NewtonDual, SinkhornDual, s
 from mongefit._runtime import double_precision, require_memory
 from mongefit.errors import ConvergenceError
 
+Points = NDArray[np.float64]
+Weights = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Solution = TypeVar("Solution")
+
 # Sinkhorn's iterations are cheap and often enough; where they are not, Newton's are few.
 SOLVERS: tuple[DualSolver, ...] = (SinkhornDual(max_iter=500), NewtonDual())
 
@@ -24,10 +29,6 @@ SOLVERS: tuple[DualSolver, ...] = (SinkhornDual(max_iter=500), NewtonDual())
 def compiled_solve_dual(C, a, b, eps, **options):
     """`solve_dual` with the potentials held constant, compiled once for matrices of one shape."""
     return solve_dual(DualProblem(C, a, b, eps=eps), differentiate="none", **options)
-
-
-Solution = TypeVar("Solution")
-Potentials = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def check_memory(n: int, m: int, *, matrices: int = 13) -> None:
@@ -42,7 +43,7 @@ def check_memory(n: int, m: int, *, matrices: int = 13) -> None:
     )
 
 
-def squared_euclidean(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+def squared_euclidean(x: Points, y: Points) -> Matrix:
     """½‖x_i − y_j‖² for all pairs, from the differences themselves: nothing cancels."""
     check_memory(len(x), len(y), matrices=2)
     return 0.5 * cdist(x, y, "sqeuclidean")
@@ -68,13 +69,8 @@ def at_smallest_eps(
 
 
 def solve(
-    C: NDArray[np.float64],
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-    eps: float,
-    *,
-    solvers: Sequence[DualSolver] = SOLVERS,
-) -> tuple[Potentials, bool]:
+    C: Matrix, a: Weights, b: Weights, eps: float, *, solvers: Sequence[DualSolver] = SOLVERS
+) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], bool]:
     """The potentials (f, g) of the first solver that converges, or those of the last."""
     n, m = C.shape
     # Points of weight zero change no potential of the others, and with them few sizes have to be
@@ -101,13 +97,10 @@ def rounded_up(size: int) -> int:
     return step * math.ceil(size / step)
 
 
-def entropic_plan(
-    C: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64], epsilon: float
-) -> tuple[NDArray[np.float64], float]:
+def entropic_plan(C: Matrix, a: Weights, b: Weights, epsilon: float) -> tuple[Matrix, float]:
     """The plan of C at eps = epsilon · mean_{a⊗b}(|C|), and the epsilon at which it was solved.
 
-    That is the one asked for or, where it is too small to be solved, the smallest doubling that is
-    not.
+    An epsilon that is too small to be solved is doubled until it is not.
     """
     check_memory(*C.shape)
     mean_cost = float(a @ np.abs(C) @ b)

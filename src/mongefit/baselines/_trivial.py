@@ -8,8 +8,8 @@ from scipy.spatial import KDTree
 from sklearn.linear_model import RidgeCV
 
 from mongefit._validation import Knowledge
-from mongefit.baselines._base import Baseline, Points
-from mongefit.baselines._plans import squared_euclidean
+from mongefit.baselines._base import Baseline
+from mongefit.baselines._plans import Matrix, Points, Weights, squared_euclidean
 from mongefit.errors import DataError
 
 # Ridge strengths relative to the total spread of the paired sources.
@@ -19,7 +19,7 @@ _STRENGTHS = np.logspace(-8, 2, 21)
 class TrivialPredictor(Baseline):
     """A baseline with nothing to tune, and the cost ½‖T(x) − y‖² under which T(x) is nearest."""
 
-    def _cost(self, x: Points, y: Points) -> NDArray[np.float64]:
+    def _cost(self, x: Points, y: Points) -> Matrix:
         return squared_euclidean(self._move(x), y)
 
 
@@ -160,7 +160,7 @@ class NearestPair(TrivialPredictor):
         return x + self.displacement_[nearest]
 
 
-def _counted(known: Knowledge) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _counted(known: Knowledge) -> tuple[NDArray[np.int64], Weights]:
     """Pairs with a weight above zero, and their weights; none where no pairs are known."""
     if known.pairs is None or known.pair_weight is None:
         return np.zeros((0, 2), np.int64), np.zeros(0)
@@ -168,6 +168,6 @@ def _counted(known: Knowledge) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return known.pairs[counts], known.pair_weight[counts]
 
 
-def _spread(centred: Points, weight: NDArray[np.float64]) -> float:
+def _spread(centred: Points, weight: Weights) -> float:
     """Root of the total weighted square of centred points, or 1 where they do not differ."""
     return float(np.linalg.norm(np.sqrt(weight)[:, None] * centred)) or 1.0

@@ -21,6 +21,7 @@ from mongefit._duals import DualProblem
 from mongefit._runtime import double_precision
 from mongefit._transport import EntropicMap, Units
 from mongefit._validation import check_count, check_pairs, check_points, check_weights
+from mongefit.baselines._plans import Weights
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, warn_user
 
 
@@ -95,9 +96,7 @@ def is_one_to_one(pairs: NDArray[np.int64]) -> bool:
     return all(len(np.unique(side)) == len(side) for side in pairs.T)
 
 
-def _largest_flow(
-    pairs: NDArray[np.int64], a: NDArray[np.float64], b: NDArray[np.float64]
-) -> float:
+def _largest_flow(pairs: NDArray[np.int64], a: Weights, b: Weights) -> float:
     """max Σ_k p_k with p ≥ 0 and no row or column carrying more than its weight."""
     if is_one_to_one(pairs):
         return float(np.minimum(a[pairs[:, 0]], b[pairs[:, 1]]).sum())
@@ -130,27 +129,24 @@ def recovered_pairs(cost_matrix: ArrayLike, truth: ArrayLike | None = None) -> f
     """
     C = check_points(cost_matrix, "cost_matrix")
     n, m = C.shape
-    if truth is None:
-        if n > m:
-            raise DataError(
-                f"cost_matrix has {n} rows and {m} columns: row {m} has no column of its own. Give "
-                "truth, the true column of each row."
-            )
-        true_column = np.arange(n)
-    else:
-        true_column = np.asarray(truth)
-        if true_column.shape != (n,) or true_column.dtype.kind not in "iu":
-            raise DataError(
-                f"truth must hold {n} integers, the true column of each row; it has shape "
-                f"{true_column.shape} and type {true_column.dtype}."
-            )
-        outside = (true_column < 0) | (true_column >= m)
-        if np.any(outside):
-            row = int(np.argmax(outside))
-            raise DataError(
-                f"truth sends row {row} to column {true_column[row]}. Columns are numbered 0 to "
-                f"{m - 1}."
-            )
+    if truth is None and n > m:
+        raise DataError(
+            f"cost_matrix has {n} rows and {m} columns: row {m} has no column of its own. Give "
+            "truth, the true column of each row."
+        )
+    true_column = np.arange(n) if truth is None else np.asarray(truth)
+    if true_column.shape != (n,) or true_column.dtype.kind not in "iu":
+        raise DataError(
+            f"truth must hold {n} integers, the true column of each row; it has shape "
+            f"{true_column.shape} and type {true_column.dtype}."
+        )
+    outside = (true_column < 0) | (true_column >= m)
+    if np.any(outside):
+        row = int(np.argmax(outside))
+        raise DataError(
+            f"truth sends row {row} to column {true_column[row]}. Columns are numbered 0 to "
+            f"{m - 1}."
+        )
     # Shuffled: on a constant matrix the solver returns the identity, which is often the truth.
     shuffle = np.random.default_rng(0)
     rows, columns = shuffle.permutation(n), shuffle.permutation(m)

@@ -10,19 +10,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from mongefit._duals import SymmetricDual
 from mongefit._validation import check_points, check_positive, check_weights
-from mongefit.baselines._plans import at_smallest_eps, check_memory, solve, squared_euclidean
+from mongefit.baselines._plans import (
+    Points,
+    Weights,
+    at_smallest_eps,
+    check_memory,
+    solve,
+    squared_euclidean,
+)
 from mongefit.errors import ConvergenceWarning, DataError, warn_user
 from mongefit.metrics._points import check_same_dimension
 
 
 class Divergence(float):
-    """A Sinkhorn divergence: a number that names its eps.
-
-    Attributes
-    ----------
-    eps
-        The absolute regularisation at which it was computed.
-    """
+    """A Sinkhorn divergence: a number with the absolute regularisation ``eps`` behind it."""
 
     eps: float
 
@@ -48,17 +49,11 @@ class Cloud(NamedTuple):
     """
 
     mean: NDArray[np.float64]
-    centred: NDArray[np.float64]
-    weight: NDArray[np.float64]
+    centred: Points
+    weight: Weights
 
     @classmethod
-    def of(
-        cls,
-        points: NDArray[np.float64],
-        weight: NDArray[np.float64],
-        origin: NDArray[np.float64],
-        name: str,
-    ) -> Cloud:
+    def of(cls, points: Points, weight: Weights, origin: Points, name: str) -> Cloud:
         """The cloud, unless its costs cannot be represented."""
         if np.abs(points).max() > 1e150:
             raise DataError(
@@ -127,29 +122,25 @@ def sinkhorn_divergence(
     return value
 
 
-def _absolute_eps(source: Cloud, target: Cloud, *, epsilon: float, eps: float | None) -> float:
-    """The eps asked for: itself, or relative to the spread of the target."""
-    if eps is not None:
-        return check_positive(eps, "eps")
-    # In turn, for a target of one place, and for two clouds in the same place, where S is 0.
-    shift = source.mean - target.mean
-    reference = target.variance or 0.5 * (source.variance + float(shift @ shift)) or 1.0
-    return check_positive(epsilon, "epsilon") * reference
-
-
 def divergences(
-    images: Mapping[str, NDArray[np.float64]],
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
+    images: Mapping[str, Points],
+    x: Points,
+    y: Points,
+    a: Weights,
+    b: Weights,
     *,
     epsilon: float,
     eps: float | None,
 ) -> list[Divergence]:
     """S(T(x), y) of each image of x, by name, at one eps, as `sinkhorn_divergence` takes it."""
     source, target = Cloud.of(x, a, y[0], "X"), Cloud.of(y, b, y[0], "Y")
-    asked = _absolute_eps(source, target, epsilon=epsilon, eps=eps)
+    if eps is None:
+        # In turn, for a target of one place, and for two clouds in the same place, where S is 0.
+        shift = source.mean - target.mean
+        reference = target.variance or 0.5 * (source.variance + float(shift @ shift)) or 1.0
+        asked = check_positive(epsilon, "epsilon") * reference
+    else:
+        asked = check_positive(eps, "eps")
     sources = [Cloud.of(points, a, y[0], name) for name, points in images.items()]
     size = max(len(a), len(b))
     check_memory(size, size, matrices=7)

@@ -104,22 +104,17 @@ def evaluate(
     check_positive(plan_epsilon, "plan_epsilon")
     if truth is not None:
         _, truth = check_rows(x, truth, "X", "truth")
-    train_X, train_Y, train_pairs = (X, Y, None) if train is None else _unpack(train)
-    train_n = len(check_points(train_X, "X of train"))
-    train_m = len(check_points(train_Y, "Y of train"))
     with one_pair_will_do():
         known = _check_known(pairs, n, m)
-        learned = _check_known(train_pairs, train_n, train_m)
-        trivial = _trivial_predictors(train_X, train_Y, learned, trained=train is not None)
+        trivial = _trivial_predictors(X, Y, train)
     missing = [name for name, predictor in trivial.items() if predictor is None]
     predictors = _by_name(estimators, taken=trivial)
     predictors |= {name: fitted for name, fitted in trivial.items() if fitted is not None}
 
-    mapped = {
-        name: check_rows(x, predictor.transform(X), "X", f"T(X) of {name}")[1]
-        for name, predictor in predictors.items()
-    }
-    images = {f"T(X) of {name}": points for name, points in mapped.items()}
+    images = {}
+    for name, predictor in predictors.items():
+        label = f"T(X) of {name}"
+        _, images[label] = check_rows(x, predictor.transform(X), "X", label)
     distances = divergences(images, x, y, a, b, epsilon=epsilon, eps=eps)
     used = distances[0].eps
 
@@ -127,10 +122,11 @@ def evaluate(
     if known is not None:
         floor = incorrect_mass_floor(n, m, known, source_weight=a, target_weight=b)
     rows: list[dict[str, Any]] = []
-    for (name, predictor), distance in zip(predictors.items(), distances, strict=True):
+    judged = zip(predictors.items(), images.values(), distances, strict=True)
+    for (name, predictor), mapped, distance in judged:
         row: dict[str, Any] = {"name": name}
         if known is not None:
-            row["rmse"] = rmse(mapped[name][known[:, 0]], y[known[:, 1]])
+            row["rmse"] = rmse(mapped[known[:, 0]], y[known[:, 1]])
         row |= {"sinkhorn_divergence": float(distance), "eps": used}
         if known is not None:
             mass, recovered, plan_used = None, None, plan_epsilon
@@ -150,7 +146,7 @@ def evaluate(
                     ConvergenceWarning,
                 )
         if truth is not None:
-            row["l2_uvp"] = l2_uvp(mapped[name], truth, y, weight=a, target_weight=b)
+            row["l2_uvp"] = l2_uvp(mapped, truth, y, weight=a, target_weight=b)
         rows.append(row)
 
     notes = [f"S is the Sinkhorn divergence of T(X) from Y at eps {used:.4g}."]
@@ -167,15 +163,20 @@ def evaluate(
     return Table(tuple(rows), _headers(rows[0]), tuple(notes))
 
 
-def _trivial_predictors(
-    X: Any, Y: Any, pairs: NDArray[np.int64] | None, *, trained: bool
-) -> dict[str, Predictor | None]:
+def _trivial_predictors(X: Any, Y: Any, train: Any) -> dict[str, Predictor | None]:
     """Trivial predictors by name, None where there is nothing to fit them on."""
+    if train is not None and (not isinstance(train, tuple | list) or len(train) not in (2, 3)):
+        raise OptionError(
+            "train must be (X, Y) or (X, Y, pairs), the data that the estimators were fitted on."
+        )
+    X, Y, *rest = (X, Y) if train is None else train
+    n, m = len(check_points(X, "X of train")), len(check_points(Y, "Y of train"))
+    pairs = _check_known(rest[0] if rest else None, n, m)
     count = 0 if pairs is None else len(pairs)
     ridge, nearest = PairedRidge(many_to_many=True), NearestPair(many_to_many=True)
     return {
         "identity": IdentityMap().fit(X, Y),
-        "target mean": TargetMean().fit(X, Y) if trained else None,
+        "target mean": None if train is None else TargetMean().fit(X, Y),
         "ridge on pairs": ridge.fit(X, Y, pairs=pairs) if count > 1 else None,
         "nearest pair": nearest.fit(X, Y, pairs=pairs) if count > 0 else None,
     }
@@ -192,16 +193,6 @@ def _headers(row: dict[str, Any]) -> dict[str, str]:
         "l2_uvp": "L2-UVP (%)",
     }
     return {key: title.format(**row) for key, title in titles.items() if key in row}
-
-
-def _unpack(train: Any) -> tuple[Any, Any, Any]:
-    """Clouds and pairs to train on, from (X, Y) or (X, Y, pairs)."""
-    if not isinstance(train, tuple | list) or len(train) not in (2, 3):
-        raise OptionError(
-            "train must be (X, Y) or (X, Y, pairs), the data that the estimators were fitted on."
-        )
-    X, Y, *rest = train
-    return X, Y, rest[0] if rest else None
 
 
 def _check_known(pairs: ArrayLike | str | None, n: int, m: int) -> NDArray[np.int64] | None:
@@ -221,11 +212,9 @@ def _check_known(pairs: ArrayLike | str | None, n: int, m: int) -> NDArray[np.in
 def _by_name(
     estimators: Predictor | Mapping[str, Predictor], *, taken: Iterable[str]
 ) -> dict[str, Predictor]:
-    named = (
-        {str(name): estimator for name, estimator in estimators.items()}
-        if isinstance(estimators, Mapping)
-        else {type(estimators).__name__: estimators}
-    )
+    if not isinstance(estimators, Mapping):
+        estimators = {type(estimators).__name__: estimators}
+    named = {str(name): estimator for name, estimator in estimators.items()}
     for name, estimator in named.items():
         if not isinstance(estimator, Predictor) or isinstance(estimator, type):
             raise OptionError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mongefit._validation import check_points, check_weights
+from mongefit.baselines._plans import Points, Weights
 from mongefit.errors import DataError
 
 
@@ -18,10 +19,8 @@ def rmse(mapped: ArrayLike, truth: ArrayLike, *, weight: ArrayLike | None = None
 
     Parameters
     ----------
-    mapped
-        T(x_k), [k, d].
-    truth
-        y_k, [k, d].
+    mapped, truth
+        T(x_k) and y_k, [k, d] each.
     weight
         Non-negative weights of the rows, of any sum; equal by default.
     """
@@ -64,7 +63,7 @@ def l2_uvp(
     return 100 * (_root_mean_square(found - expected, a) / deviation) ** 2
 
 
-def _root_mean_square(difference: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
+def _root_mean_square(difference: Points, weight: Weights) -> float:
     largest = np.abs(difference).max()
     if largest == 0:
         return 0.0
@@ -72,9 +71,7 @@ def _root_mean_square(difference: NDArray[np.float64], weight: NDArray[np.float6
     return float(largest * np.sqrt(weight @ np.sum((difference / largest) ** 2, axis=1)))
 
 
-def check_same_dimension(
-    first: NDArray[np.float64], second: NDArray[np.float64], first_name: str, second_name: str
-) -> None:
+def check_same_dimension(first: Points, second: Points, first_name: str, second_name: str) -> None:
     """Refuse clouds with different numbers of features."""
     if first.shape[1] != second.shape[1]:
         raise DataError(
@@ -85,7 +82,7 @@ def check_same_dimension(
 
 def check_rows(
     first: ArrayLike, second: ArrayLike, first_name: str, second_name: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Points, Points]:
     """Two arrays of points of one shape, to be compared row by row."""
     one, other = check_points(first, first_name), check_points(second, second_name)
     check_same_dimension(one, other, first_name, second_name)

@@ -65,12 +65,9 @@ def plot_convex(
         ax.scatter(
             z1, z2, s=16, color=VERMILLION, edgecolors="white", linewidths=0.3, zorder=3, label=name
         )
-    ax.set_xlim(left, right)
-    ax.set_ylim(bottom, top)
-    ax.set_aspect("equal")
+    ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     ax.locator_params(nbins=7)
-    ax.set_xlabel("displacement $z_1$")
-    ax.set_ylabel("displacement $z_2$")
+    ax.set(xlabel="displacement $z_1$", ylabel="displacement $z_2$")
     finish(ax, title)
     return ax
 

@@ -41,10 +41,8 @@ def plot_displacements(
 
     Parameters
     ----------
-    source
-        Source points x, [n, d] with d ≥ 3.
-    mapped
-        Mapped points T(x), [n, d].
+    source, mapped
+        Source points x and mapped points T(x), [n, d] each with d ≥ 3.
     directions
         Directions v_j in which points should move, [k, d], drawn from the middle of the source in
         the mean length of the displacements.
@@ -93,8 +91,7 @@ def plot_displacements(
     total = max(float(np.nansum((t - x) ** 2)), np.finfo(float).tiny)
     shares = np.nansum(((t - x) @ basis.T) ** 2, axis=0) / total
     names = [f"axis {k} ({share:.1%})" for k, share in enumerate(shares, start=1)]
-    for axis, name in zip((ax.xaxis, ax.yaxis, ax.zaxis), names, strict=True):
-        axis.set_label_text(name)
+    ax.set(xlabel=names[0], ylabel=names[1], zlabel=names[2])
     ax.locator_params(nbins=4)
     ax.tick_params(labelsize="small", pad=0)
     ax.set_aspect("equal")

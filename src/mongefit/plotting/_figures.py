@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.container import Container
     from matplotlib.figure import Figure
 
+Points = NDArray[np.float64]
+
 # Okabe and Ito's palette, apart from the grey.
 BLUE = "#0072B2"
 VERMILLION = "#D55E00"
@@ -70,7 +72,7 @@ def save_figure(ax_or_figure: Axes | Figure, path: StrPath, *, dpi: int = 150) -
 
 def check_table(
     values: ArrayLike, name: str, *, columns: int | None = None, rows: int | None = None
-) -> NDArray[np.float64]:
+) -> Points:
     """A table as float64, [n, d], with the columns and rows of the source where these are given."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 2 or not array.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mongefit.plotting._figures import (
     BLACK,
@@ -13,6 +13,7 @@ from mongefit.plotting._figures import (
     GREY,
     ORANGE,
     VERMILLION,
+    Points,
     check_table,
     finish,
     new_axes,
@@ -72,15 +73,13 @@ def plot_map(
     ax = new_axes((4.5, 4.2)) if ax is None else ax
     if dim == 1:
         _draw_graph(ax, x[:, 0], y[:, 0])
-        ax.set_xlabel("source $x$")
-        ax.set_ylabel("mapped $T(x)$")
+        ax.set(xlabel="source $x$", ylabel="mapped $T(x)$")
         t, end = np.hstack([x, t]), None if end is None else np.hstack([x, end])
     else:
         _draw_plane(ax, x, y, t)
         ax.set_aspect("equal", adjustable=adjustable)
         suffix = f" (of {dim})" if dim > 2 else ""
-        ax.set_xlabel(f"component 1{suffix}")
-        ax.set_ylabel(f"component 2{suffix}")
+        ax.set(xlabel=f"component 1{suffix}", ylabel=f"component 2{suffix}")
     _draw_points(ax, t, "mapped")
     if end is not None:
         segments = list(np.stack([t, end], axis=1)[..., :2])
@@ -93,9 +92,7 @@ def plot_map(
     return ax
 
 
-def _draw_plane(
-    ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], t: NDArray[np.float64]
-) -> None:
+def _draw_plane(ax: Axes, x: Points, y: Points, t: Points) -> None:
     """Both clouds, and arrows between source and mapped points."""
     _draw_points(ax, y, "target")
     _draw_points(ax, x, "source")
@@ -122,7 +119,7 @@ def _draw_plane(
     ax.plot([], [], color=ORANGE, linewidth=1.2, label=label)
 
 
-def _draw_graph(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+def _draw_graph(ax: Axes, x: Points, y: Points) -> None:
     """The target along the vertical axis, and the graph of the identity."""
     edge = ax.get_yaxis_transform()
     ax.plot(np.zeros(len(y)), y, "_", color=GREY, markersize=14, transform=edge, label="target")
@@ -132,7 +129,7 @@ def _draw_graph(ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> Non
     )
 
 
-def _draw_points(ax: Axes, points: NDArray[np.float64], kind: str) -> None:
+def _draw_points(ax: Axes, points: Points, kind: str) -> None:
     """The first two components of points; large clouds are drawn with smaller markers."""
     area, style = _POINTS[kind]
     area *= float(np.clip(np.sqrt(200 / len(points)), 0.2, 1.0))
