@@ -59,8 +59,8 @@ class CostExplanation:
     motion
         Share of the squared displacements ‖T(x) − x‖² along each direction, [d].
     asymmetry
-        (c₊ − c₋)/(c₊ + c₋), [d], where c₊ is the cost of a move along a direction, of the root
-        mean square length of the points' moves, and c₋ that of the move back; 0 for symmetric h.
+        (c₊ − c₋)/(c₊ + c₋), [d], with c₊ the cost of a move along a direction, as far as points
+        move along it in root mean square, and c₋ that of the move back. It is 0 for a symmetric h.
     displacements
         z_i = Φμ(x_i) − Φν(T(x_i)), [n, d], in the units of the data; the latent ones with flows.
     displacement_asymmetry
@@ -68,7 +68,8 @@ class CostExplanation:
     weight
         Weights of the points, [n].
     euclidean, anisotropy, variation
-        The shares of the three parts of mean ‖H_i‖², which add up to 1.
+        Shares of mean ‖H_i‖², which add up to 1: of a squared Euclidean cost, of what a constant
+        matrix adds, and of what varies between displacements.
     """
 
     features: tuple[str, ...]

@@ -46,5 +46,4 @@ class EuclideanMap(FitMixin, EntropicQueries):
             others = "a ConvexFunction (learned costs belong to MongeMap or CouplingFit)"
             check_choice(self.cost, "cost", ["sqeuclidean"], others=others)
         options = FitOptions(**self.get_params(deep=False))
-        task = prepare(options, data, learn=False, use_knowledge=False)
-        self._store(data.X, fit(task))
+        self._store(data.X, fit(prepare(options, data, learn=False, use_knowledge=False)))

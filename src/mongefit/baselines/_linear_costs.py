@@ -60,10 +60,10 @@ class PowersCost(_WeightedFeatures, ClosedFormConvexFunction):
         return jnp.sum(value, axis=-1)
 
     def gradient(self, z):
-        return self._add(self.alpha * z, [power.gradient(z) for power in _POWER_NORMS])
+        return self._add(self.alpha * z, (power.gradient(z) for power in _POWER_NORMS))
 
     def hessian(self, z):
-        curvatures = [jnp.diagonal(power.hessian(z), axis1=1, axis2=2) for power in _POWER_NORMS]
+        curvatures = (jnp.diagonal(power.hessian(z), axis1=1, axis2=2) for power in _POWER_NORMS)
         return jax.vmap(jnp.diag)(self._add(jnp.full_like(z, self.alpha), curvatures))
 
     def inverse_gradient(self, p):
@@ -100,15 +100,15 @@ class FeatureCost(_WeightedFeatures):
 
     def value(self, z):
         square = jnp.sum(z * z, axis=-1)
-        return self._add(0.5 * self.alpha * square, [phi.value(z) for phi in self.features])
+        return self._add(0.5 * self.alpha * square, (phi.value(z) for phi in self.features))
 
     def gradient(self, z):
-        return self._add(self.alpha * z, [phi.gradient(z) for phi in self.features])
+        return self._add(self.alpha * z, (phi.gradient(z) for phi in self.features))
 
     def hessian(self, z):
         identity = jnp.eye(z.shape[-1], dtype=z.dtype)
         of_square = jnp.broadcast_to(self.alpha * identity, (*z.shape, z.shape[-1]))
-        return self._add(of_square, [phi.hessian(z) for phi in self.features])
+        return self._add(of_square, (phi.hessian(z) for phi in self.features))
 
 
 class QuadraticCost(ClosedFormConvexFunction):

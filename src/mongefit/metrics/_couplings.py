@@ -185,8 +185,7 @@ def map_plan_gap(estimator: BaseEstimator | EntropicMap) -> float:
         ]
         squared, converged = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         gap = float(np.sqrt(np.asarray(fitted.a) @ squared))
-    unsolved = np.sum(~converged)
-    if unsolved:
+    if unsolved := np.sum(~converged):
         warn_user(
             f"The inverse gradient did not converge at {unsolved} of {len(converged)} source "
             "points; the gap holds their error too. A larger alpha helps.",
