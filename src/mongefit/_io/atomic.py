@@ -19,22 +19,9 @@ def check_writable(
 ) -> None:
     """Check, before long work, that a file can be written; nothing is left behind.
 
-    Parameters
-    ----------
-    path
-        The file to be written later.
-    overwrite
-        Whether a file that exists may be replaced.
-    suffixes
-        Extensions to accept, such as (".csv", ".npy"); None accepts any.
-
-    Raises
-    ------
-    ValueError
-        If the extension is not among ``suffixes``.
-    OSError
-        If the folder is missing or cannot be written to (FileNotFoundError, PermissionError, …),
-        the path is a folder, or the file exists and must not be replaced (FileExistsError).
+    An extension that is not among ``suffixes`` is a ValueError. All else is an OSError: a folder
+    that is missing or cannot be written to, a path that is a folder, or a file that exists and must
+    not be replaced.
     """
     if suffixes is not None and suffix_of(path) not in suffixes:
         raise OptionError(unknown_suffix(path, suffixes))
@@ -62,17 +49,9 @@ def atomic_write(path: StrPath, data: bytes, *, overwrite: bool = True) -> None:
     """Write a file completely or not at all.
 
     The bytes go to a temporary file in the same folder, reach the disk, and only then take the
-    name ``path``; whatever fails, an earlier file of that name is intact.
-
-    Parameters
-    ----------
-    path
-        The file to write; a symbolic link is followed.
-    data
-        Its content.
-    overwrite
-        Replace a file that exists; otherwise a FileExistsError, also when the file appears while
-        this function runs.
+    name ``path``; whatever fails, an earlier file of that name is intact. A symbolic link is
+    followed. Without ``overwrite`` a file that exists is a FileExistsError, also when it appears
+    while this function runs.
     """
     with atomic_file(path, overwrite=overwrite) as stream:
         stream.write(data)
@@ -105,7 +84,13 @@ def atomic_file(path: StrPath, *, overwrite: bool = True) -> Iterator[BinaryIO]:
             f"could not write {os.fspath(path)} ({error.strerror}). "
             "Nothing was changed there: free some space or choose another folder, and try again.",
         ) from error
-    _sync_folder(folder)
+    # Makes the new name durable. Not every platform can open a folder; the content is safe anyway.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -124,15 +109,11 @@ def locked_folder(folder: StrPath) -> Iterator[None]:
                 f"{os.fspath(folder)} is in use by another process. Wait for it, or choose another "
                 "folder."
             ) from error
-        _remove_leftovers(folder)
+        # What writes left behind in processes that were killed; none is under way now.
+        for path in glob.glob(os.path.join(glob.escape(os.fspath(folder)), ".mongefit-*.tmp")):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         yield
-
-
-def _remove_leftovers(folder: StrPath) -> None:
-    """Delete what writes left behind in processes that were killed; none may be under way."""
-    for path in glob.glob(os.path.join(glob.escape(os.fspath(folder)), ".mongefit-*.tmp")):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 def _check_target(target: str, *, overwrite: bool) -> None:
@@ -180,16 +161,6 @@ def _publish(temporary: str, target: str, *, overwrite: bool) -> None:
     except OSError:  # a file system without hard links
         _check_target(target, overwrite=False)
         os.replace(temporary, target)
-
-
-def _sync_folder(folder: str) -> None:
-    # Makes the new name durable. Not every platform can open a folder; the content is safe anyway.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _os_error(error: OSError, message: str) -> OSError:

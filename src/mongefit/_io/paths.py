@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Sequence
 
-from mongefit.errors import did_you_mean
+from mongefit.errors import DataError, did_you_mean
 
 StrPath = str | os.PathLike[str]
 
@@ -16,22 +16,32 @@ SUFFIXES = (".csv", ".tsv", ".npy", ".npz")
 
 def suffix_of(path: StrPath) -> str:
     """The extension of a file, in lower case."""
-    return os.path.splitext(os.fspath(path))[1].lower()
+    return os.path.splitext(path)[1].lower()
+
+
+def require_file(path: StrPath, *, what: str = "file", error: type[DataError] = DataError) -> str:
+    """The path as text, if it is that of a file."""
+    file = os.fspath(path)
+    if os.path.isdir(file):
+        raise error(f"{file} is a folder. Name a {what} in it.")
+    if not os.path.exists(file):
+        raise error(missing_file(file))
+    return file
 
 
 def missing_file(path: StrPath) -> str:
     """What to say of a file that does not exist, with the near matches in its folder."""
-    file = os.fspath(path)
-    folder, name = os.path.split(file)
+    folder, name = os.path.split(path)
     folder = folder or os.curdir
     if not os.path.isdir(folder):
-        return f"{file} not found: there is no folder {folder}."
+        return f"{os.fspath(path)} not found: there is no folder {folder}."
     try:
         with os.scandir(folder) as entries:
             present = [entry.name for entry in itertools.islice(entries, 1000)]
     except OSError:
         present = []
-    return f"{file} not found.{did_you_mean(name, present) or ' Check the name and the folder.'}"
+    hint = did_you_mean(name, present) or " Check the name and the folder."
+    return f"{os.fspath(path)} not found.{hint}"
 
 
 def unknown_suffix(path: StrPath, suffixes: Sequence[str]) -> str:

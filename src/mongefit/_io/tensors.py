@@ -44,20 +44,10 @@ def write_tensors(
 def read_tensors(
     path: StrPath, check: Callable[[dict[str, Any]], None] = lambda header: None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the tensors, after the checksum has been verified.
+    """The header and the tensors of what `write_tensors` wrote; the checksum is verified.
 
-    Parameters
-    ----------
-    path
-        The file.
-    check
-        Looks at the header before the checksum is verified, which another version may compute in
-        another way.
-
-    Raises
-    ------
-    TensorFileError
-        If the file is damaged or was not written by `write_tensors`; the message says why.
+    A TensorFileError says why a file cannot be used. ``check`` looks at the header before the
+    checksum is verified, which another version may compute in another way.
     """
     try:
         with safetensors.safe_open(os.fspath(path), framework="numpy") as file:
@@ -78,9 +68,8 @@ def read_tensors(
 
 
 def _checksum(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
     rest = {name: value for name, value in header.items() if name != "sha256"}
-    digest.update(json.dumps(rest, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = np.asarray(tensors[name], order="C")
         digest.update(f"{name} {tensor.dtype.str} {tensor.shape}".encode())
