@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import mongefit
+from mongefit._convex import ConvexFunction
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.monge_map import MongeMap
-from mongefit._io import missing_file
+from mongefit._io import require_file
 from mongefit._io.tensors import TensorFileError, read_tensors, write_tensors
 from mongefit._runtime import double_precision
 from mongefit._storage import version1
@@ -36,22 +37,35 @@ _DTYPES = ("float32", "float64")
 _CELLS = "single_cell"
 _ENSEMBLE = ("counts", "scores", "anchors", "reach")
 
+Tensors = dict[str, np.ndarray]
+
 warm_up()
 
 
 class Section(NamedTuple):
-    """What `mongefit.single_cell` keeps in a model file beside the map.
-
-    Attributes
-    ----------
-    header
-        The entry of the header, for JSON.
-    tensors
-        Its arrays, by names of their own.
-    """
+    """What `mongefit.single_cell` keeps beside the map: JSON, and arrays by names of their own."""
 
     header: dict[str, Any]
-    tensors: dict[str, np.ndarray]
+    tensors: Tensors
+
+
+class _Parts:
+    """The tensors of a file to be written, and the names of what it cannot hold."""
+
+    def __init__(self) -> None:
+        self.tensors: Tensors = {}
+        self.left_out: list[str] = []
+
+    def describe(self, value: Any, name: str) -> Any:
+        """A value as JSON and tensors, or a mark where it holds a function."""
+        own: Tensors = {}
+        try:
+            described = describe(value, name, own)
+        except CannotSaveError:
+            self.left_out.append(name)
+            return {"left_out": str(value)[:200]}
+        self.tensors |= own
+        return described
 
 
 def save(
@@ -62,13 +76,12 @@ def save(
     single_cell: Section | None = None,
 ) -> None:
     """Write a fitted estimator to one file, completely or not at all."""
-    tensors: dict[str, np.ndarray] = {}
-    left_out: list[str] = []
+    parts = _Parts()
     with double_precision():
         if isinstance(estimator, EnsembleMap):
-            header = _describe_ensemble(estimator, tensors, left_out)
+            header = _describe_ensemble(estimator, parts)
         else:
-            header = _describe_map(estimator, "", tensors, left_out)
+            header = _describe_map(estimator, "", parts)
     header |= {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -77,12 +90,13 @@ def save(
     }
     if single_cell is not None:
         header[_CELLS] = single_cell.header
-        tensors |= {f"{_CELLS}.{name}": array for name, array in single_cell.tensors.items()}
-    write_tensors(path, header, tensors, overwrite=overwrite)
-    if left_out:
+        parts.tensors |= {f"{_CELLS}.{key}": array for key, array in single_cell.tensors.items()}
+    write_tensors(path, header, parts.tensors, overwrite=overwrite)
+    if parts.left_out:
         warn_user(
-            f"{os.fspath(path)} does not keep {', '.join(dict.fromkeys(left_out))}: a file cannot "
-            "hold functions. The loaded model maps points all the same, and has the default there."
+            f"{os.fspath(path)} does not keep {', '.join(dict.fromkeys(parts.left_out))}: a file "
+            "cannot hold functions. The loaded model maps points all the same, and has the default "
+            "there."
         )
 
 
@@ -119,8 +133,10 @@ def load_with_cells(
             if header["version"] == 1:
                 header, tensors = version1.translate(header, tensors)
             restorer = Restorer(tensors, own)
-            cells = _cells(header, tensors, restorer)
-            model = _restore(header, tensors, restorer)
+            cells = None
+            if _CELLS in header:
+                cells = Section(header[_CELLS], restorer.take_all(f"{_CELLS}."))
+            model = _restore(header, restorer)
             if extra := sorted(tensors.keys() - restorer.used):
                 raise ModelFileError(f"the tensor {extra[0]} does not belong to this model.")
             return model, cells
@@ -143,22 +159,20 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         ) from error
 
 
-def _describe_map(
-    estimator: MongeMap, prefix: str, tensors: dict[str, np.ndarray], left_out: list[str]
-) -> dict[str, Any]:
+def _describe_map(estimator: MongeMap, prefix: str, parts: _Parts) -> dict[str, Any]:
     """The header of one map; its tensors are named with the prefix."""
     fitted = estimator.map_
-    tensors |= {f"{prefix}history.{name}": part for name, part in estimator.history_.items()}
+    parts.tensors |= {f"{prefix}history.{key}": part for key, part in estimator.history_.items()}
     header = {
         "estimator": "MongeMap",
-        "options": describe_options(estimator.get_params(deep=False), prefix, tensors, left_out),
-        "map": describe(fitted, f"{prefix}map", tensors),
+        "options": describe_options(estimator.get_params(deep=False), prefix, parts),
+        "map": describe(fitted, f"{prefix}map", parts.tensors),
         "dtype": str(fitted.x.dtype),
         "shape": [len(fitted.x), len(fitted.y), estimator.n_features_in_],
         "n_iter": estimator.n_iter_,
         "losses": {
             "tuple": [
-                _describe_or_leave_out(loss, f"{prefix}losses[{k}]", tensors, left_out)
+                parts.describe(loss, f"{prefix}losses[{k}]")
                 for k, loss in enumerate(estimator.losses_)
             ]
         },
@@ -169,22 +183,19 @@ def _describe_map(
     return header | _names(estimator)
 
 
-def _describe_ensemble(
-    ensemble: EnsembleMap, tensors: dict[str, np.ndarray], left_out: list[str]
-) -> dict[str, Any]:
+def _describe_ensemble(ensemble: EnsembleMap, parts: _Parts) -> dict[str, Any]:
     options = ensemble.get_params(deep=False)
     template = options.pop("estimator")
-    tensors |= {
-        f"ensemble.{name}": np.asarray(value) for name, value in ensemble._calibration().items()
-    }
+    if template is not None:
+        template = describe_options(template.get_params(deep=False), "template.", parts)
+    for name, value in ensemble._calibration().items():
+        parts.tensors[f"ensemble.{name}"] = np.asarray(value)
     header = {
         "estimator": "EnsembleMap",
-        "options": describe_options(options, "", tensors, left_out),
-        "template": None
-        if template is None
-        else describe_options(template.get_params(deep=False), "template.", tensors, left_out),
+        "options": describe_options(options, "", parts),
+        "template": template,
         "members": [
-            _describe_map(member, f"members[{k}].", tensors, left_out)
+            _describe_map(member, f"members[{k}].", parts)
             for k, member in enumerate(ensemble.members_)
         ],
     }
@@ -198,54 +209,28 @@ def _names(estimator: Any) -> dict[str, list[str]]:
 
 
 def describe_options(
-    options: Mapping[str, Any],
-    prefix: str = "",
-    tensors: dict[str, np.ndarray] | None = None,
-    left_out: list[str] | None = None,
+    options: Mapping[str, Any], prefix: str = "", parts: _Parts | None = None
 ) -> dict[str, Any]:
     """Options as JSON.
 
     Costs and flows are marked, and come back as their fitted selves. What holds a function is left
     out.
     """
-    from mongefit._convex import ConvexFunction
-
-    tensors, left_out = {} if tensors is None else tensors, [] if left_out is None else left_out
+    parts = _Parts() if parts is None else parts
     described = {}
     for name, value in options.items():
-        if isinstance(value, ConvexFunction) or (name == "diffeo" and _has_flow(value)):
+        has_flow = name == "diffeo" and not isinstance(value, str | None)
+        if has_flow or isinstance(value, ConvexFunction):
             described[name] = {"fitted": name}
         elif isinstance(value, np.ndarray | jax.Array):
-            described[name] = describe(tuple(np.ravel(value).tolist()), name, tensors)
+            described[name] = describe(tuple(np.ravel(value).tolist()), name, parts.tensors)
         else:
-            where = f"{prefix}options.{name}"
-            described[name] = _describe_or_leave_out(value, where, tensors, left_out)
+            described[name] = parts.describe(value, f"{prefix}options.{name}")
     return described
 
 
-def _has_flow(value: Any) -> bool:
-    return not isinstance(value, str) and value is not None
-
-
-def _describe_or_leave_out(
-    value: Any, name: str, tensors: dict[str, np.ndarray], left_out: list[str]
-) -> Any:
-    own: dict[str, np.ndarray] = {}
-    try:
-        described = describe(value, name, own)
-    except CannotSaveError:
-        left_out.append(name)
-        return {"left_out": str(value)[:200]}
-    tensors |= own
-    return described
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    name = os.fspath(path)
-    if os.path.isdir(name):
-        raise ModelFileError(f"{name} is a folder. Name a model file in it.")
-    if not os.path.exists(name):
-        raise ModelFileError(missing_file(name))
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
+    name = require_file(path, what="model file", error=ModelFileError)
     try:
         return read_tensors(name, lambda header: _check_version(name, header))
     except TensorFileError as error:
@@ -272,34 +257,25 @@ def _check_version(name: str, header: dict[str, Any]) -> None:
         )
 
 
-def _restore(
-    header: dict[str, Any], tensors: Mapping[str, np.ndarray], restorer: Restorer
-) -> MongeMap | EnsembleMap:
+def _restore(header: dict[str, Any], restorer: Restorer) -> MongeMap | EnsembleMap:
     kind = header["estimator"]
     if kind == "EnsembleMap":
-        return _restore_ensemble(header, tensors, restorer)
+        return _restore_ensemble(header, restorer)
     if kind != "MongeMap":
         raise ModelFileError(f"it holds an estimator of the unknown kind {str(kind)[:40]!r}.")
-    return _restore_map(header, "", tensors, restorer)
+    return _restore_map(header, "", restorer)
 
 
-def _restore_map(
-    header: dict[str, Any], prefix: str, tensors: Mapping[str, np.ndarray], restorer: Restorer
-) -> MongeMap:
+def _restore_map(header: dict[str, Any], prefix: str, restorer: Restorer) -> MongeMap:
     entropic_map = restorer.restore(header["map"])
     _check_map(entropic_map, header["shape"], header["dtype"])
-    history = {
-        name.removeprefix(f"{prefix}history."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(f"{prefix}history.")
-    }
-    restorer.used.update(f"{prefix}history.{name}" for name in history)
+    history = restorer.take_all(f"{prefix}history.")
     if header["n_iter"] > 0 and (absent := [key for key in _HISTORY if key not in history]):
         raise ModelFileError(
             f"the tensor {prefix}history.{absent[0]} is missing from a model trained for "
             f"{header['n_iter']} steps."
         )
-    estimator = MongeMap(**_restore_options(header["options"], restorer, entropic_map))
+    estimator = MongeMap(**_restore_options(header["options"], restorer, entropic_map.cost))
     estimator.map_ = entropic_map
     estimator.units_ = entropic_map.units
     estimator.history_ = history
@@ -316,22 +292,15 @@ def _restore_map(
     return estimator
 
 
-def _restore_ensemble(
-    header: dict[str, Any], tensors: Mapping[str, np.ndarray], restorer: Restorer
-) -> EnsembleMap:
+def _restore_ensemble(header: dict[str, Any], restorer: Restorer) -> EnsembleMap:
     members = [
-        _restore_map(each, f"members[{k}].", tensors, restorer)
-        for k, each in enumerate(header["members"])
+        _restore_map(each, f"members[{k}].", restorer) for k, each in enumerate(header["members"])
     ]
     template = header["template"]
     if template is not None:
-        template = MongeMap(**_restore_options(template, restorer, members[0].map_))
+        template = MongeMap(**_restore_options(template, restorer, members[0].map_.cost))
     ensemble = EnsembleMap(template, **_restore_options(header["options"], restorer, None))
-    calibration = {}
-    for name in _ENSEMBLE:
-        calibration[name] = tensors[f"ensemble.{name}"]
-        restorer.used.add(f"ensemble.{name}")
-    ensemble._restore(members, calibration)
+    ensemble._restore(members, {name: restorer.take(f"ensemble.{name}") for name in _ENSEMBLE})
     _restore_names(ensemble, header)
     return ensemble
 
@@ -341,15 +310,12 @@ def _restore_names(estimator: Any, header: dict[str, Any]) -> None:
         estimator.feature_names_in_ = np.asarray(header["feature_names"], dtype=object)
 
 
-def _restore_options(
-    options: dict[str, Any], restorer: Restorer, entropic_map: EntropicMap | None
-) -> dict[str, Any]:
+def _restore_options(options: dict[str, Any], restorer: Restorer, cost: Any) -> dict[str, Any]:
     restored = {}
     for name, spec in options.items():
         if _is_left_out(spec):
             continue  # the default
         if isinstance(spec, dict) and "fitted" in spec:
-            cost: Any = entropic_map.cost if entropic_map is not None else None
             flows = cost.phi_mu if cost.shared else (cost.phi_mu, cost.phi_nu)
             restored[name] = cost.h if name == "cost" else flows
         else:
@@ -396,18 +362,3 @@ def _check_map(entropic_map: Any, shape: Any, dtype: Any) -> None:
         raise ModelFileError(f"its cost is not one of {dim} features.") from error
     if (value.shape, gradient.shape, hessian.shape) != ((1,), (1, dim), (1, dim, dim)):
         raise ModelFileError(f"its cost is not one of {dim} features.")
-
-
-def _cells(
-    header: dict[str, Any], tensors: Mapping[str, np.ndarray], restorer: Restorer
-) -> Section | None:
-    if _CELLS not in header:
-        return None
-    prefix = f"{_CELLS}."
-    found = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
-    restorer.used.update(prefix + name for name in found)
-    return Section(header[_CELLS], found)

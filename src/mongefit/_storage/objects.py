@@ -63,15 +63,7 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
 
 
 class Restorer:
-    """Builds objects out of what `describe` gave.
-
-    Parameters
-    ----------
-    tensors
-        Tensors by name.
-    classes
-        Classes of the user's that a file may name, beside those of the library.
-    """
+    """Builds objects out of what `describe` gave, of our classes and of those that are passed."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray], classes: Mapping[str, type]):
         self._tensors = tensors
@@ -93,24 +85,37 @@ class Restorer:
                 return sequence(self.restore(each) for each in spec[kind])
         return self._object(spec)
 
-    def _array(self, name: str) -> jax.Array:
+    def take(self, name: str) -> np.ndarray:
+        """A tensor as it is in the file."""
         if name not in self._tensors:
             raise ModelFileError(f"the tensor {name} is missing.")
-        tensor = self._tensors[name]
+        self.used.add(name)
+        return self._tensors[name]
+
+    def take_all(self, prefix: str) -> dict[str, np.ndarray]:
+        """The tensors whose names begin with the prefix, by the rest of their names."""
+        names = [name for name in self._tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self.take(name) for name in names}
+
+    def _array(self, name: str) -> jax.Array:
+        tensor = self.take(name)
         if tensor.dtype not in (np.float32, np.float64):
             raise ModelFileError(f"the tensor {name} is {tensor.dtype}; real numbers are needed.")
         if not np.all(np.isfinite(tensor)):
             raise ModelFileError(f"the tensor {name} contains NaN or infinity.")
-        self.used.add(name)
         return jnp.asarray(tensor)
 
     def _object(self, spec: dict[str, Any]) -> Any:
         name = str(spec["class"])
         cls = self._class(name, own=bool(spec.get("own", False)))
         hints = field_types(cls)
-        fields = {key: self.restore(value) for key, value in spec["fields"].items()}
         # A field with a default may be younger than the file.
-        fields = _defaults(cls) | fields
+        fields = {
+            field.name: field.default
+            for field in dataclasses.fields(cls)
+            if field.default is not dataclasses.MISSING
+        }
+        fields |= {key: self.restore(value) for key, value in spec["fields"].items()}
         if fields.keys() != hints.keys():
             raise ModelFileError(f"its {name} has other fields than the class {name}.")
         for key, value in fields.items():
@@ -126,10 +131,8 @@ class Restorer:
         return built
 
     def _class(self, name: str, *, own: bool) -> type:
-        if own and name in self._classes:
-            return self._classes[name]
-        known = _known_classes()
-        if not own and name in known:
+        known = self._classes if own else _known_classes()
+        if name in known:
             return known[name]
         if own:
             raise ModelFileError(
@@ -173,14 +176,6 @@ def field_types(cls: type) -> dict[str, Any]:
     except NameError:  # an own class that imports its types for a type checker alone
         hints = {}
     return {name: hints.get(name, Any) for name in names}
-
-
-def _defaults(cls: type) -> dict[str, Any]:
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(cls)
-        if field.default is not dataclasses.MISSING
-    }
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 _MAP = ("x", "y", "a", "b", "f", "g", "eps")
 _FITTED = "<object>"
+_LEFT_OUT = {"left_out": "a function"}
 
 
 def translate(
@@ -37,7 +38,7 @@ def translate(
     }
     new = {key: value for key, value in header.items() if key not in ("cost", "losses", "options")}
     losses = [
-        _left_out() if spec is None else _part(spec, f"losses[{k}]", tensors)
+        _LEFT_OUT if spec is None else _part(spec, f"losses[{k}]", tensors)
         for k, spec in enumerate(header["losses"])
     ]
     options = {
@@ -60,10 +61,6 @@ def _object(name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _array(name: str) -> dict[str, str]:
     return {"array": name}
-
-
-def _left_out() -> dict[str, str]:
-    return {"left_out": "a function"}
 
 
 def _function(spec: dict[str, Any]) -> dict[str, Any]:
@@ -120,13 +117,13 @@ def _option(name: str, value: Any, where: str, tensors: dict[str, np.ndarray]) -
     if isinstance(value, list):
         return {"tuple": value}
     if value == _FITTED:
-        return {"fitted": name} if name in ("cost", "diffeo") else _left_out()
+        return {"fitted": name} if name in ("cost", "diffeo") else _LEFT_OUT
     if not isinstance(value, dict):
         return value
     if "terms" not in value:
         return _part(value, where, tensors)
     if None in value["terms"]:
-        return _left_out()
+        return _LEFT_OUT
     return {
         "list": [_part(each, f"{where}[{k}]", tensors) for k, each in enumerate(value["terms"])]
     }
