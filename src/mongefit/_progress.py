@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -22,14 +21,7 @@ SECONDS = 5.0
 class ProgressBar:
     """How much of some work is done, and how long the rest will take.
 
-    Parameters
-    ----------
-    total
-        Number of parts of the work.
-    enabled
-        Whether anything is shown. TQDM_DISABLE in the environment switches it off too.
-    description
-        What is being done.
+    TQDM_DISABLE in the environment switches it off, as ``enabled=False`` does.
     """
 
     def __init__(self, total: int, *, enabled: bool, description: str = ""):
@@ -85,25 +77,12 @@ class ProgressBar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
 
 
 class TrainingBar(ProgressBar):
-    """The progress of training, with loss, epsilon and the number of skipped steps.
-
-    Parameters
-    ----------
-    total
-        Number of training steps.
-    enabled
-        Whether anything is shown.
-    """
+    """The progress of training, with loss, epsilon and the number of skipped steps."""
 
     def __init__(self, total: int, *, enabled: bool):
         super().__init__(total, enabled=enabled, description="compiling")

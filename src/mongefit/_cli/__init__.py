@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 import mongefit
-from mongefit._cli.console import Ended, Interrupted
 from mongefit._cli.demo import demo
 from mongefit._cli.fit import fit
 from mongefit._cli.info import info
 from mongefit._cli.interrupts import (
+    Stopped,
     Terminated,
     end_at_once_if_compiling,
     ignore_signals,
@@ -32,10 +32,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise Interrupted("Interrupted; nothing was written.") from None
-        except Terminated:
-            raise Ended("Terminated; nothing was written.") from None
+        except (KeyboardInterrupt, Terminated) as raised:
+            raise Stopped(raised) from None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,15 +10,14 @@ import math
 import os
 import re
 import shutil
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 import click
 
-from mongefit._cli.interrupts import EXIT_CODES, WORDS, Terminated, promptly_interruptible
+from mongefit._cli.interrupts import Stopped, Terminated
 from mongefit.errors import InPython, Message, Option
 
 # What the command line calls differently.
@@ -28,61 +27,21 @@ _SPELLINGS = {"overwrite": "force"}
 class Failed(click.ClickException):
     """The work could not be done: a file cannot be written, training broke off, …"""
 
-    exit_code = 1
-
-
-class BadData(click.ClickException):
-    """A table or a model file cannot be used."""
-
-    exit_code = 3
-
-
-class NotConverged(click.ClickException):
-    """A solve did not converge, and that is not acceptable."""
-
-    exit_code = 4
-
-
-class Interrupted(click.ClickException):
-    """Ctrl-C."""
-
-    exit_code = EXIT_CODES[signal.SIGINT]
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the message below the ^C of the terminal."""
-        click.echo(f"\n{self.message}", err=True)
-
-
-class Ended(Interrupted):
-    """SIGTERM."""
-
-    exit_code = EXIT_CODES[signal.SIGTERM]
+    def __init__(self, message: str, exit_code: int = 1):
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]
 
 
 class Console:
-    """Results on stdout, everything else on stderr.
-
-    Parameters
-    ----------
-    quiet
-        Leave out notes and progress.
-    verbose
-        Give details.
-    as_json
-        One JSON object is the only result.
-    """
+    """Results on stdout, everything else on stderr."""
 
     def __init__(self, *, quiet: bool, verbose: bool, as_json: bool):
         self._quiet = quiet
         self._verbose = verbose
         self._as_json = as_json
         self._warned: set[str] = set()
+        self.shows_progress = not quiet and not os.environ.get("TQDM_DISABLE")
         self.written: list[str] = []
-
-    @property
-    def shows_progress(self) -> bool:
-        """Whether a progress bar is wanted."""
-        return not self._quiet and not os.environ.get("TQDM_DISABLE")
 
     def say(self, text: str = "") -> None:
         """A result for people."""
@@ -109,13 +68,9 @@ class Console:
         if self._verbose:
             click.echo(text, err=True)
 
-    def wrote(self, path: str) -> None:
-        """Remember a file that was written."""
-        self.written.append(path)
-
-    def warn(self, warning: Warning) -> None:
+    def warn(self, warning: Warning | str) -> None:
         """One warning in one line, once."""
-        text = in_words(warning)
+        text = _in_words(warning)
         # The check of all pairs and that of the training pairs differ in numbers only.
         gist = re.sub(r"\d+", "#", text)
         if gist not in self._warned:
@@ -130,36 +85,19 @@ class Console:
             warnings.simplefilter("always", UserWarning)
             # Some are both, such as those of pyparsing about what matplotlib calls.
             warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.showwarning = lambda message, *_, **__: self.warn(_as_warning(message))
+            warnings.showwarning = lambda message, *_, **__: self.warn(message)
             try:
                 yield
             except (click.ClickException, click.exceptions.Exit):
                 raise
-            except KeyboardInterrupt:
-                raise Interrupted(f"{WORDS[signal.SIGINT]}; {self._what_is_left()}.") from None
-            except Terminated:
-                raise Ended(f"{WORDS[signal.SIGTERM]}; {self._what_is_left()}.") from None
+            except (KeyboardInterrupt, Terminated) as raised:
+                if self.written:
+                    raise Stopped(raised, f"already written: {', '.join(self.written)}") from None
+                raise Stopped(raised) from None
             except Exception as error:
                 if os.environ.get("MONGEFIT_DEBUG"):
                     raise
                 raise _explain(error) from error
-
-    def _what_is_left(self) -> str:
-        if not self.written:
-            return "nothing was written"
-        return f"already written: {', '.join(self.written)}"
-
-
-@contextlib.contextmanager
-def keeping(left: str, *, grace: float = 60.0) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end work that is kept as it goes on, and say what is left of it."""
-    with promptly_interruptible(grace=grace, left=left):
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise Interrupted(f"{WORDS[signal.SIGINT]}; {left}.") from None
-        except Terminated:
-            raise Ended(f"{WORDS[signal.SIGTERM]}; {left}.") from None
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -179,13 +117,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def start_jax(console: Console) -> None:
-    """Import JAX and what computes with it, and make sure that it has a device.
-
-    Raises
-    ------
-    Failed
-        If the device that JAX_PLATFORMS names is not there.
-    """
+    """Import JAX and what computes with it, and make sure that it has a device."""
     import jax
 
     from mongefit._runtime import device_summary
@@ -202,26 +134,21 @@ def start_jax(console: Console) -> None:
         ) from error
     import mongefit._fitting  # noqa: F401
 
-    _keep_what_is_loaded()
+    _freeze()
     console.detail(f"JAX {jax.__version__} on {devices}")
     console.detail(f"compilation cache: {os.environ.get('JAX_COMPILATION_CACHE_DIR') or 'none'}")
 
 
-@functools.cache  # once: what is garbage by a second call would be kept for good
-def _keep_what_is_loaded() -> None:
-    """Look for no garbage in what is loaded by now.
-
-    While programs are traced, that takes a tenth of the time until the first step of a fit whose
-    programs were compiled before.
-    """
-    gc.freeze()
+# Looks for no garbage in what is loaded by now: that takes a tenth of the time until the first step
+# of a fit whose programs were compiled before. Done once: what is garbage by a second call would be
+# kept for good.
+_freeze = functools.cache(gc.freeze)
 
 
 def _set_up_cache() -> None:
     """Let JAX, before it is imported, keep compiled code for the next run."""
-    if os.environ.get("MONGEFIT_NO_CACHE") or "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    if "jax" in sys.modules:
+    chosen = os.environ.get("MONGEFIT_NO_CACHE") or "JAX_COMPILATION_CACHE_DIR" in os.environ
+    if chosen or "jax" in sys.modules:
         return
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.path.join(home, "mongefit", "jax")
@@ -247,17 +174,14 @@ def _explain(error: Exception) -> click.ClickException:
         TrainingError,
     )
 
-    kinds: dict[type[Exception], type[click.ClickException]] = {
-        OptionError: click.UsageError,
-        DataError: BadData,
-        ConvergenceError: NotConverged,
-        TrainingError: Failed,
-        MissingPackageError: Failed,
-        OSError: Failed,
-    }
-    for kind, explained in kinds.items():
-        if isinstance(error, kind):
-            return explained(in_words(error))
+    if isinstance(error, OptionError):
+        return click.UsageError(_in_words(error))
+    if isinstance(error, DataError):
+        return Failed(_in_words(error), exit_code=3)
+    if isinstance(error, ConvergenceError):
+        return Failed(_in_words(error), exit_code=4)
+    if isinstance(error, TrainingError | MissingPackageError | OSError):
+        return Failed(_in_words(error))
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return Failed("Not enough memory. Fewer points or smaller hidden layers need less.")
     first_line = str(error).partition("\n")[0]
@@ -266,7 +190,7 @@ def _explain(error: Exception) -> click.ClickException:
     )
 
 
-def in_words(message: Exception | Warning) -> str:
+def _in_words(message: Exception | str) -> str:
     """A message of the library with its options spelt as the command line has them."""
     kept = getattr(message, "message", None)
     return kept.render(_spell) if isinstance(kept, Message) else str(message)
@@ -284,10 +208,6 @@ def _spell(part: Option | InPython) -> str:
     if part.value is None or part.value is True:
         return option
     return f"{option} {part.value}"
-
-
-def _as_warning(message: Warning | str) -> Warning:
-    return message if isinstance(message, Warning) else UserWarning(message)
 
 
 def _print(text: str) -> None:

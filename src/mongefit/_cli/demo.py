@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mongefit._cli.console import Console, command, start_jax
-from mongefit._cli.interrupts import promptly_interruptible
+from mongefit._cli.interrupts import interruptible
+from mongefit._cli.options import flag_of, seed_option
 from mongefit._cli.outputs import check_folder
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mongefit._estimators.monge_map import MongeMap
 
 _FLOWS: dict[str, Any] = {"hidden_layer_sizes": (32, 32), "diffeo": "separate", "epsilon": 0.01}
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -56,13 +52,7 @@ _FILES = {
 @click.option(
     "--max-iter", type=click.IntRange(min=1), default=500, show_default=True, help="Training steps."
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the data and of the training.",
-)
+@seed_option("--seed", text="Seed of the data and of the training.")
 @click.option("--force", is_flag=True, help="Overwrite an earlier demo.")
 @command
 def demo(
@@ -83,8 +73,10 @@ def demo(
     start_jax(console)
     import numpy as np
 
-    from mongefit._cli.summary import LABELS, fit_baseline, health, rmse, table
+    from mongefit._cli.pictures import draw
+    from mongefit._cli.summary import fit_baseline, health, rmse, table, titled
     from mongefit._estimators.monge_map import MongeMap
+    from mongefit._io import write_points
 
     model = MongeMap(
         alpha=0.01,
@@ -96,7 +88,7 @@ def demo(
     pairs = np.repeat(np.arange(len(x))[:, None], 2, axis=1)
     console.note("Compiling, which takes longest the first time; then training.")
     started = time.monotonic()
-    with promptly_interruptible():
+    with interruptible():
         model.fit(x, y, pairs=pairs)
         seconds = time.monotonic() - started
         models = {"squared_euclidean": fit_baseline(console, model, x, y), "learned_cost": model}
@@ -108,11 +100,16 @@ def demo(
             for name, found in models.items()
         }
 
-    titled = {
-        f"{LABELS[name]}\nRMSE {errors[name]['forward']:.3g} on new points": found
-        for name, found in models.items()
-    }
-    _write(console, output, paths, titled, (x, y, pairs, x_new, y_new))
+    os.makedirs(output, exist_ok=True)
+    model.save(paths["model.mongefit"], overwrite=True)
+    console.written.append(paths["model.mongefit"])
+    titles = titled(models, errors, {"forward": "new points"})
+    draw(console, paths, titles, x_new, y, y_new)
+    tables = {"source.csv": x, "target.csv": y, "new_points.csv": x_new, "pairs.csv": pairs}
+    for name, rows in tables.items():
+        header = ["source", "target"] if rows is pairs else None
+        write_points(paths[name], rows, overwrite=True, header=header)
+        console.written.append(paths[name])
     console.say(f"\n{table(errors, {'forward': 'new points', 'reverse': 'and back'})}\n")
     console.say(health(model, seconds))
     console.say(f"\nIn the folder {output}: look at map.png first.")
@@ -134,39 +131,11 @@ def demo(
     )
 
 
-def _write(
-    console: Console,
-    folder: str,
-    paths: dict[str, str],
-    models: dict[str, MongeMap],
-    data: tuple[NDArray[Any], ...],
-) -> None:
-    from mongefit._cli.pictures import save_cost, save_history, save_map
-    from mongefit._io import write_points
-
-    x, y, pairs, x_new, y_new = data
-    *_, model = models.values()
-    os.makedirs(folder, exist_ok=True)
-    model.save(paths["model.mongefit"], overwrite=True)
-    console.wrote(paths["model.mongefit"])
-    save_map(paths["map.png"], models, x_new, y, y_new)
-    console.wrote(paths["map.png"])
-    save_cost(paths["cost.png"], model, x_new)
-    console.wrote(paths["cost.png"])
-    save_history(paths["history.png"], model)
-    console.wrote(paths["history.png"])
-    for name, points in (("source.csv", x), ("target.csv", y), ("new_points.csv", x_new)):
-        write_points(paths[name], points, overwrite=True)
-        console.wrote(paths[name])
-    write_points(paths["pairs.csv"], pairs, overwrite=True, header=["source", "target"])
-    console.wrote(paths["pairs.csv"])
-
-
 def _what_next(paths: dict[str, str], options: dict[str, Any]) -> str:
     quoted = {name: shlex.quote(path) for name, path in paths.items()}
     # With other options than the demo's the same data may give a poor map.
     same = "".join(
-        f" \\\n      --{name.replace('_', '-')} "
+        f" \\\n      {flag_of(name)} "
         + (",".join(map(str, value)) if isinstance(value, tuple) else str(value))
         for name, value in options.items()
     )

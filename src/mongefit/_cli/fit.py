@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mongefit._cli.cells import (
-    CellOptions,
     cell_options,
     check_cells,
     is_cells,
     read_cells_of,
-    save_cells_model,
+    refuse_cells,
     say_cells,
 )
-from mongefit._cli.console import Console, command, count, keeping, start_jax
-from mongefit._cli.interrupts import promptly_interruptible
-from mongefit._cli.options import check_training_options, read_config, training_options
+from mongefit._cli.console import Console, command, count, start_jax
+from mongefit._cli.interrupts import interruptible
+from mongefit._cli.options import (
+    check_training_options,
+    read_config,
+    seed_option,
+    training_options,
+)
 from mongefit._cli.outputs import check_folder, check_output
 
 if TYPE_CHECKING:
@@ -61,13 +65,8 @@ _MAX_DRAWN = 2000
 @click.option("--target-weight", metavar="FILE", help="Weights of the target, one column.")
 @click.option("--normalize-weight", is_flag=True, help="Divide weights by their sum.")
 @click.option("--many-to-many", is_flag=True, help="Accept several targets for one source.")
-@click.option(
-    "--random-state",
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the initial weights and of the held-out pairs.",
+@seed_option(
+    "--random-state", "--seed", text="Seed of the initial weights and of the held-out pairs."
 )
 @click.option("--strict", is_flag=True, help="Fail (exit 4) where a solve did not converge.")
 @click.option("--checkpoint", metavar="FOLDER", help="Keep the training there while it goes on.")
@@ -88,7 +87,7 @@ def fit(
     target_weight: str | None,
     checkpoint: str | None,
     resume: bool,
-    cells: CellOptions,
+    cells: dict[str, Any],
     training: dict[str, Any],
     **options: Any,
 ) -> None:
@@ -107,13 +106,14 @@ def fit(
         raise click.BadParameter("must be at least 0 and below 1.", param_hint="--holdout")
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")
+    training = check_training_options(training)
     learns = training.get("cost") != "sqeuclidean" or training.get("diffeo") is not None
     if is_cells(source):
         weighted = source_weight is not None or target_weight is not None
         check_cells(cells, target, pairs=pairs, weighted=weighted, learns=learns)
     else:
-        _check_tables(cells, target, pairs, learns=learns)
-    check_training_options(training)
+        refuse_cells(cells)
+        _check_tables(target, pairs, learns=learns)
     check_output(output, force=force, inputs=(source, target, pairs, source_weight, target_weight))
     names = ["map.png", "cost.png", "history.png"]
     if not learns or training.get("max_iter") == 0:
@@ -133,11 +133,9 @@ def fit(
         inputs = inputs_of(taken)
     else:
         inputs = read_tables(
-            source,
-            target,
+            (source, target),
             pairs,
-            source_weight=source_weight,
-            target_weight=target_weight,
+            (source_weight, target_weight),
             normalize_weight=options["normalize_weight"],
             many_to_many=options["many_to_many"],
         )
@@ -146,24 +144,32 @@ def fit(
         fraction = 0.0 if chooses and holdout is None else holdout
         inputs = hold_out(inputs, fraction, seed=options["random_state"])
     if taken is not None:
-        say_cells(console, taken, inputs, (source, pairs), learns=learns)
+        say_cells(console, taken, inputs, source)
     else:
-        _say_what_was_taken(console, inputs, (source, target, pairs), learns=learns)
+        features = count(inputs.x.shape[1], "feature")
+        console.say(f"Source: {count(len(inputs.x), 'point')}, {features} ({source})")
+        console.say(f"Target: {count(len(inputs.y), 'point')}, {features} ({target})")
+    inputs.say_known(console, pairs, learns=learns)
+    if taken is None:
         start_jax(console)
-    if not chooses:
-        _note_what_pairs_are_for(console, inputs, learns=learns)
+    if len(inputs.pairs) and not learns:
+        console.note("note: this cost is fixed; the pairs only measure its error.")
+    elif len(inputs.pairs) and not chooses and not inputs.held_out.any():
+        console.note("note: no pairs are held out; the error on unseen ones is unknown.")
 
-    from mongefit._cli.summary import fit_baseline, health, table
+    from mongefit._cli.summary import fit_baseline, health, table, titled
 
     if learns and training.get("max_iter") != 0:
         console.note("Compiling, which takes longest the first time; then training.")
     started = time.monotonic()
-    with keeping(_what_is_kept(checkpoint)) if checkpoint else promptly_interruptible():
+    left = f"training is kept in {checkpoint}; the same command with --resume goes on from there"
+    with interruptible(left, grace=60.0) if checkpoint else interruptible():
         known = inputs.knowledge if learns else {}
         kept: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume}
         verbose = int(console.shows_progress)
         if chooses:
-            chosen = _choose(inputs, verbose=verbose, seed=options["random_state"], **kept)
+            seed = options["random_state"]
+            chosen = _choose(inputs, random_state=seed, verbose=verbose, **kept)
             model = chosen.model
         else:
             from mongefit._estimators.monge_map import MongeMap
@@ -179,16 +185,20 @@ def fit(
     if taken is None:
         model.save(output, overwrite=force)
     else:
-        save_cells_model(model, taken, output, overwrite=force)
-    console.wrote(output)
+        from mongefit.single_cell._mapping import with_origin
+
+        with_origin(model, taken).save(output, overwrite=force)
+    console.written.append(output)
+    parts = next(iter(errors.values()), {})
+    columns = {part: f"{part.replace('_', '-')} pairs" for part in parts}
     if pictures is not None:
         os.makedirs(pictures, exist_ok=True)
-        _draw(console, drawn, models, inputs, errors)
+        _draw(console, drawn, titled(models, errors, columns), inputs)
 
     if chooses:
         console.say(f"\n{chosen}")
     if errors:
-        console.say(f"\n{table(errors, _columns(errors))}\n")
+        console.say(f"\n{table(errors, columns)}\n")
     console.say(health(model, seconds))
     for path in console.written:
         console.say(f"Wrote {path}")
@@ -211,33 +221,23 @@ def fit(
     )
 
 
-def _choose(
-    inputs: Inputs, *, verbose: int, seed: int, checkpoint: str | None, resume: bool
-) -> Selection:
+def _choose(inputs: Inputs, **options: Any) -> Selection:
     """Stop the first candidate where held-out clones are predicted best, on what is not hidden."""
     import itertools
 
     from mongefit.model_selection import default_candidates, select
 
-    seen = ~inputs.held_out
     first = dict(itertools.islice(default_candidates().items(), 1))
+    known = inputs.knowledge
     clone: Any = inputs.clone
     return select(
-        first, inputs.x, inputs.y,
-        pairs=inputs.pairs[seen], pair_weight=inputs.knowledge["pair_weight"], clones=clone[seen],
-        **inputs.weights, random_state=seed, verbose=verbose, checkpoint=checkpoint, resume=resume,
+        first, inputs.x, inputs.y, pairs=known["pairs"], pair_weight=known["pair_weight"],
+        clones=clone[~inputs.held_out], **inputs.weights, **options,
     )  # fmt: skip
 
 
-def _what_is_kept(checkpoint: str) -> str:
-    return f"training is kept in {checkpoint}; the same command with --resume goes on from there"
-
-
-def _check_tables(
-    cells: CellOptions, target: str | None, pairs: str | None, *, learns: bool
-) -> None:
-    """Find, before anything is read, what is missing or too much for two tables."""
-    cells.refuse()
+def _check_tables(target: str | None, pairs: str | None, *, learns: bool) -> None:
+    """Find, before anything is read, what is missing for two tables."""
     if target is None:
         raise click.UsageError(
             "Missing argument 'TARGET': each cloud has a table of its own, unless SOURCE is an "
@@ -248,27 +248,6 @@ def _check_tables(
             "A cost is learned from known pairs: give --pairs FILE, or use --cost sqeuclidean "
             "without --diffeo for the map of a fixed cost."
         )
-
-
-def _say_what_was_taken(
-    console: Console, inputs: Inputs, files: tuple[str, str | None, str | None], *, learns: bool
-) -> None:
-    source, target, pairs = files
-    features = count(inputs.x.shape[1], "feature")
-    console.say(f"Source: {count(len(inputs.x), 'point')}, {features} ({source})")
-    console.say(f"Target: {count(len(inputs.y), 'point')}, {features} ({target})")
-    if pairs is not None:
-        held_out = f", {inputs.held_out.sum()} held out" if learns else ""
-        console.say(f"Pairs: {len(inputs.pairs)} known{held_out} ({pairs})")
-
-
-def _note_what_pairs_are_for(console: Console, inputs: Inputs, *, learns: bool) -> None:
-    if not len(inputs.pairs):
-        return
-    if not learns:
-        console.note("note: this cost is fixed; the pairs only measure its error.")
-    elif not inputs.held_out.any():
-        console.note("note: no pairs are held out; the error on unseen ones is unknown.")
 
 
 def _errors(
@@ -297,20 +276,12 @@ def _errors(
     }
 
 
-def _columns(errors: dict[str, dict[str, float]]) -> dict[str, str]:
-    return {part: f"{part.replace('_', '-')} pairs" for part in errors["identity"]}
-
-
 def _draw(
-    console: Console,
-    paths: dict[str, str],
-    models: dict[str, MongeMap],
-    inputs: Inputs,
-    errors: dict[str, dict[str, float]],
+    console: Console, paths: dict[str, str], models: dict[str, MongeMap], inputs: Inputs
 ) -> None:
     import numpy as np
 
-    from mongefit._cli.pictures import save_cost, save_history, save_map
+    from mongefit._cli.pictures import draw
 
     drawn = np.unique(np.linspace(0, len(inputs.x) - 1, _MAX_DRAWN).astype(int))
     truth = None
@@ -321,21 +292,4 @@ def _draw(
         shown = inputs.pairs[inputs.held_out] if inputs.held_out.any() else inputs.pairs
         truth[shown[:, 0]] = inputs.y[shown[:, 1]]
         truth = truth[drawn]
-    *_, model = models.values()
-    titled = {_title(name, errors): found for name, found in models.items()}
-    save_map(paths["map.png"], titled, inputs.x[drawn], inputs.y, truth)
-    console.wrote(paths["map.png"])
-    save_cost(paths["cost.png"], model, inputs.x[drawn])
-    console.wrote(paths["cost.png"])
-    if "history.png" in paths:
-        save_history(paths["history.png"], model)
-        console.wrote(paths["history.png"])
-
-
-def _title(name: str, errors: dict[str, dict[str, float]]) -> str:
-    from mongefit._cli.summary import LABELS
-
-    if not errors:
-        return LABELS[name]
-    part, error = list(errors[name].items())[-1]
-    return f"{LABELS[name]}\nRMSE {error:.3g} on {part.replace('_', '-')} pairs"
+    draw(console, paths, models, inputs.x[drawn], inputs.y, truth)

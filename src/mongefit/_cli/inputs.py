@@ -9,7 +9,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._cli.console import count
+from mongefit._cli.console import Console, count
 from mongefit._io import read_pairs, read_points
 from mongefit._validation import check_pairs, check_points, check_weights
 from mongefit.errors import DataError
@@ -17,31 +17,19 @@ from mongefit.errors import DataError
 if TYPE_CHECKING:
     from mongefit.single_cell._cells import Cells
 
-ENOUGH_PAIRS = 20
-"""From this many pairs on some are held out unless the user says otherwise."""
-
+# From this many pairs on some are held out unless the user says otherwise.
+_ENOUGH_PAIRS = 20
 _HELD_OUT = 0.2
+_NO_PAIRS = np.zeros((0, 2), dtype=np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Both clouds, their weights, and the known pairs with those held out marked.
+    """Both clouds with their weights, the known pairs with those held out marked, and groups.
 
-    Pairs that are held out stay in the clouds; only which of them belong together is hidden.
-
-    Attributes
-    ----------
-    x, y, a, b
-        Points and weights; None for uniform ones.
-    pairs, held_out
-        Rows of known pairs, and which of these are held out.
-    pair_weight
-        How much each pair counts; None where all count the same.
-    clone
-        Number of the clone that each pair is of, where pairs come from clones: these are held out
-        as a whole.
-    groups
-        Labels of both clouds, or None.
+    Points of pairs that are held out stay in the clouds; only which belong together is hidden.
+    Where pairs come from clones, ``clone`` numbers the clone of each; clones are held out as a
+    whole. None stands for equal weights, and for no clones or groups.
     """
 
     x: NDArray[np.float64]
@@ -63,33 +51,45 @@ class Inputs:
     def knowledge(self) -> dict[str, Any]:
         """What a model may learn from, as `MongeMap.fit` takes it."""
         weight = None if self.pair_weight is None else self.pair_weight[~self.held_out]
-        return {
-            "pairs": self.pairs[~self.held_out],
-            "pair_weight": weight,
-            "groups": self.groups,
-        }
+        pairs = self.pairs[~self.held_out]
+        return {"pairs": pairs, "pair_weight": weight, "groups": self.groups}
+
+    def say_known(self, console: Console, pairs: str | None, *, learns: bool) -> None:
+        """Say what is known: pairs out of a file or clones, with those held out, and groups."""
+        if self.clone is not None:
+            known, hidden = (
+                len(np.unique(part)) for part in (self.clone, self.clone[self.held_out])
+            )
+            end = f", {hidden} held out" if learns and hidden else ""
+            pairs_of = count(len(self.pairs), "pair")
+            console.say(f"Clones: {known} seen at both times, {pairs_of}{end}")
+        elif len(self.pairs):
+            end = f", {self.held_out.sum()} held out" if learns else ""
+            console.say(f"Pairs: {len(self.pairs)} known{end} ({pairs})")
+        if self.groups is not None:
+            console.say(f"Groups: {', '.join(sorted(set(self.groups[0]) - {None}))}")
 
 
 def read_tables(
-    source: str,
-    target: str,
+    clouds: tuple[str, str],
     pairs: str | None,
+    weights: tuple[str | None, str | None],
     *,
-    source_weight: str | None,
-    target_weight: str | None,
     normalize_weight: bool,
     many_to_many: bool,
 ) -> Inputs:
     """Read and check all tables; what cannot be used is named by its file."""
-    x, y = (check_points(read_points(path), path) for path in (source, target))
+    x, y = (check_points(read_points(path), path) for path in clouds)
     if x.shape[1] != y.shape[1]:
         raise DataError(
-            f"{source} has {count(x.shape[1], 'feature')} and {target} has {y.shape[1]}; both "
-            "clouds must have the same."
+            f"{clouds[0]} has {count(x.shape[1], 'feature')} and {clouds[1]} has {y.shape[1]}; "
+            "both clouds must have the same."
         )
-    a = _read_weight(source_weight, len(x), normalize=normalize_weight)
-    b = _read_weight(target_weight, len(y), normalize=normalize_weight)
-    known: NDArray[np.int64] | None = np.zeros((0, 2), dtype=np.int64)
+    a, b = (
+        _read_weight(path, len(points), normalize=normalize_weight)
+        for path, points in zip(weights, (x, y), strict=True)
+    )
+    known: NDArray[np.int64] | None = _NO_PAIRS
     if pairs is not None:
         known, _ = check_pairs(read_pairs(pairs), len(x), len(y), many_to_many=many_to_many)
     if known is None:
@@ -99,19 +99,11 @@ def read_tables(
 
 def inputs_of(cells: Cells) -> Inputs:
     """Both clouds, the known pairs and the groups out of an AnnData."""
-    known = cells.known
-    pairs = np.zeros((0, 2), dtype=np.int64) if known is None else known.pairs
-    return Inputs(
-        cells.x,
-        cells.y,
-        cells.a,
-        cells.b,
-        pairs,
-        np.zeros(len(pairs), dtype=bool),
-        None if known is None else known.weight,
-        None if known is None else known.clone,
-        cells.groups,
-    )
+    clouds, known = (cells.x, cells.y, cells.a, cells.b), cells.known
+    if known is None:
+        return Inputs(*clouds, _NO_PAIRS, np.zeros(0, dtype=bool), groups=cells.groups)
+    none = np.zeros(len(known.pairs), dtype=bool)
+    return Inputs(*clouds, known.pairs, none, known.weight, known.clone, cells.groups)
 
 
 def hold_out(inputs: Inputs, fraction: float | None, *, seed: int) -> Inputs:
@@ -123,7 +115,7 @@ def hold_out(inputs: Inputs, fraction: float | None, *, seed: int) -> Inputs:
     parts = inputs.pairs[:, 0] if inputs.clone is None else inputs.clone
     distinct = np.unique(parts)
     if fraction is None:
-        enough = len(inputs.pairs if inputs.clone is None else distinct) >= ENOUGH_PAIRS
+        enough = len(inputs.pairs if inputs.clone is None else distinct) >= _ENOUGH_PAIRS
         fraction = _HELD_OUT if enough else 0.0
     if fraction == 0 or not len(distinct):
         return inputs

@@ -11,16 +11,31 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import NoReturn
+from typing import IO, Any, NoReturn
 
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+import click
+
+_WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
+_NOTHING = "nothing was written"
 # Signals on their way a second time, which are no new ones.
 _delivered_again: list[int] = []
-WORDS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
 
 
 class Terminated(BaseException):
     """SIGTERM arrived."""
+
+
+class Stopped(click.ClickException):
+    """Ctrl-C or SIGTERM ended a command; the message says what is left of its work."""
+
+    def __init__(self, raised: KeyboardInterrupt | Terminated, left: str = _NOTHING):
+        number = signal.SIGTERM if isinstance(raised, Terminated) else signal.SIGINT
+        super().__init__(f"{_WORDS[number]}; {left}.")
+        self.exit_code = 128 + number  # type: ignore[misc]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message below the ^C of the terminal."""
+        click.echo(f"\n{self.message}", err=True)
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
@@ -55,7 +70,7 @@ def _deliver(number: signal.Signals) -> None:
 
 def ignore_signals() -> None:
     """Leave Ctrl-C and SIGTERM without effect, because the program is ending."""
-    for number in EXIT_CODES:
+    for number in _WORDS:
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -69,15 +84,13 @@ def end_at_once_if_compiling(code: int) -> None:
 
 
 @contextlib.contextmanager
-def promptly_interruptible(
-    *, grace: float = 1.0, left: str = "nothing was written"
-) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end a computation.
+def interruptible(left: str = _NOTHING, *, grace: float = 1.0) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end a computation, and say what is left of it.
 
     Python handles a signal when control is back in Python, which may take half a minute while XLA
-    compiles. A thread that is told of signals by the C-level handler waits for ``grace`` seconds,
-    or for a second signal, and then ends the process itself, saying what is left of the work. What
-    the computation writes meanwhile must be written completely or not at all.
+    compiles. A thread that the C-level handler notifies of signals waits for ``grace`` seconds, or
+    for a second signal, and then ends the process itself. What the computation writes meanwhile
+    must be written completely or not at all.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -89,6 +102,8 @@ def promptly_interruptible(
     watcher.start()
     try:
         yield
+    except (KeyboardInterrupt, Terminated) as raised:
+        raise Stopped(raised, left) from None
     finally:
         signal.set_wakeup_fd(previous)
         teller.close()
@@ -105,8 +120,8 @@ def _watch(told: socket.socket, grace: float, left: str) -> None:
     with contextlib.suppress(TimeoutError):
         if _next_signal(told) is None:
             return
-    os.write(2, f"\n{WORDS[first]}; {left}.\n".encode())
-    os._exit(EXIT_CODES[first])
+    os.write(2, f"\n{_WORDS[first]}; {left}.\n".encode())
+    os._exit(128 + first)
 
 
 def _next_signal(told: socket.socket) -> signal.Signals | None:
@@ -114,6 +129,6 @@ def _next_signal(told: socket.socket) -> signal.Signals | None:
     while received := told.recv(1):
         if received[0] in _delivered_again:
             _delivered_again.remove(received[0])
-        elif received[0] in EXIT_CODES:
+        elif received[0] in _WORDS:
             return signal.Signals(received[0])
     return None

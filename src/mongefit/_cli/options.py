@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import tomllib
 from collections.abc import Callable
@@ -10,36 +9,62 @@ from typing import Any
 
 import click
 
+from mongefit.errors import did_you_mean
 
-def whole_numbers(
-    ctx: click.Context, param: click.Parameter, text: str | None
-) -> tuple[int, ...] | None:
+Command = Callable[..., None]
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
     """A tuple from text such as 64,64."""
-    if text is None:
-        return None
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is not a list of whole numbers such as 64,64.", ctx, param
+            f"{text!r} is not a list of whole numbers such as 64,64."
         ) from None
 
 
-def number_or_range(
-    ctx: click.Context, param: click.Parameter, text: str | None
-) -> float | tuple[float, ...] | None:
+def number_or_range(text: str) -> float | tuple[float, ...]:
     """A number from text such as 0.01, or a pair from 0.05,0.002."""
-    if text is None:
-        return None
     try:
         numbers = tuple(map(float, text.split(",")))
     except ValueError:
         numbers = ()
     if len(numbers) not in (1, 2):
-        raise click.BadParameter(
-            f"{text!r} is neither a number nor START,END such as 0.05,0.002.", ctx, param
-        )
+        raise click.BadParameter(f"{text!r} is neither a number nor START,END such as 0.05,0.002.")
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option of the library."""
+    return f"--{name.replace('_', '-')}"
+
+
+def seed_option(*flags: str, text: str) -> Callable[[Command], Command]:
+    """Give a command an option for a seed."""
+    kind = click.IntRange(min=0)
+    return click.option(*flags, type=kind, default=0, show_default=True, help=text)
+
+
+def grouped(
+    keyword: str, options: dict[str, tuple[str, dict[str, Any]]]
+) -> Callable[[Command], Command]:
+    """Give a command several options, and call it with one dict of their values by name.
+
+    Each name has its flag and its settings for click.
+    """
+
+    def decorate(function: Command) -> Command:
+        @functools.wraps(function)
+        def collected(**values: Any) -> None:
+            group = {name: values.pop(name) for name in options}
+            function(**{keyword: group}, **values)
+
+        for name, (flag, settings) in reversed(options.items()):
+            collected = click.option(flag, name, **settings)(collected)
+        return collected
+
+    return decorate
 
 
 def read_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
@@ -53,26 +78,22 @@ def read_config(ctx: click.Context, param: click.Parameter, path: str | None) ->
         raise click.BadParameter(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{path} is not valid TOML: {error}.") from error
-    options = _options_by_name(ctx.command, without=param)
-    defaults: dict[str, Any] = {}
-    for key, value in values.items():
-        option = options.get(key.replace("_", "-"))
-        if option is None:
-            near = difflib.get_close_matches(key.replace("_", "-"), options)
-            hint = f" Did you mean {' or '.join(near)}?" if near else ""
-            raise click.BadParameter(f"{path}: there is no option {key!r}.{hint}")
-        defaults[str(option.name)] = _as_text(option, key, value, path)
-    ctx.default_map = defaults
-
-
-def _options_by_name(command: click.Command, without: click.Parameter) -> dict[str, click.Option]:
-    return {
+    options = {
         name.removeprefix("--"): option
-        for option in command.params
-        if isinstance(option, click.Option) and option is not without
+        for option in ctx.command.params
+        if isinstance(option, click.Option) and option is not param
         for name in option.opts
         if name.startswith("--")
     }
+    defaults: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("_", "-")
+        option = options.get(name)
+        if option is None:
+            hint = did_you_mean(name, options)
+            raise click.BadParameter(f"{path}: there is no option {key!r}.{hint}")
+        defaults[str(option.name)] = _as_text(option, key, value, path)
+    ctx.default_map = defaults
 
 
 def _as_text(option: click.Option, key: str, value: Any, path: str) -> Any:
@@ -88,87 +109,65 @@ def _as_text(option: click.Option, key: str, value: Any, path: str) -> Any:
     return str(value)
 
 
-_RANGE: dict[str, Any] = {"callback": number_or_range, "metavar": "NUMBER|START,END"}
+_SIZES = {"type": whole_numbers, "metavar": "SIZES"}
+_RANGE = {"type": number_or_range, "metavar": "NUMBER|START,END"}
+_COST = {"type": click.Choice(["icnn", "conjugate_icnn", "sqeuclidean"])}
+_DIFFEO = {"type": click.Choice(["none", "shared", "separate"])}
+_DUAL = {"type": click.Choice(["newton", "sinkhorn"])}
+_DIFFERENTIATE = {"type": click.Choice(["implicit", "unrolled"])}
+_DTYPE = {"type": click.Choice(["float64", "mixed", "float32"])}
 
-# Options of `MongeMap`, each with its default there. None stands for not given: for cells without
-# any of them, settings are chosen.
-_TRAINING: dict[str, tuple[str, dict[str, Any]]] = {
+# Options of `MongeMap`: how they are given, what they mean, and the default there. What is not
+# given is None: for cells without any of them, settings are chosen.
+_TRAINING: dict[str, tuple[dict[str, Any], str, str]] = {
     "cost": (
+        _COST,
+        "Learned convex function, learned by its conjugate, or squared Euclidean.",
         "icnn",
-        {
-            "type": click.Choice(["icnn", "conjugate_icnn", "sqeuclidean"]),
-            "help": "Learned convex function, learned by its conjugate, or squared Euclidean.",
-        },
     ),
-    "diffeo": (
-        "none",
-        {
-            "type": click.Choice(["none", "shared", "separate"]),
-            "help": "Flows: none, one for both clouds, one each.",
-        },
-    ),
-    "hidden-layer-sizes": (
-        "64,64",
-        {"callback": whole_numbers, "metavar": "SIZES", "help": "Widths of the learned function."},
-    ),
-    "symmetric/--no-symmetric": ("symmetric", {"help": "Whether h(-z) = h(z)."}),
-    "alpha": ("0.01", {"type": float, "help": "Strong convexity of h."}),
-    "epsilon": ("0.01", _RANGE | {"help": "Regularisation relative to the mean cost."}),
-    "max-iter": ("500", {"type": int, "help": "Training steps."}),
-    "batch-size": ("all", {"type": int, "help": "Points of each cloud in a training step."}),
-    "n-init": ("1", {"type": int, "help": "Starts, of which the one with the least loss is kept."}),
-    "learning-rate": ("0.05", _RANGE | {"help": "Adam's rate for h."}),
-    "diffeo-learning-rate": ("0.005", _RANGE | {"help": "Adam's rate for the flows."}),
-    "dual": (
-        "newton",
-        {
-            "type": click.Choice(["newton", "sinkhorn"]),
-            "help": "How potentials are found in training.",
-        },
-    ),
-    "differentiate": (
-        "implicit",
-        {
-            "type": click.Choice(["implicit", "unrolled"]),
-            "help": "How potentials are differentiated.",
-        },
-    ),
-    "dtype": (
-        "float64",
-        {"type": click.Choice(["float64", "mixed", "float32"]), "help": "Precision."},
-    ),
+    "diffeo": (_DIFFEO, "Flows: none, one for both clouds, one each.", "none"),
+    "hidden_layer_sizes": (_SIZES, "Widths of the learned function.", "64,64"),
+    "symmetric": ({}, "Whether h(-z) = h(z).", "symmetric"),
+    "alpha": ({"type": float}, "Strong convexity of h.", "0.01"),
+    "epsilon": (_RANGE, "Regularisation relative to the mean cost.", "0.01"),
+    "max_iter": ({"type": int}, "Training steps.", "500"),
+    "batch_size": ({"type": int}, "Points of each cloud in a training step.", "all"),
+    "n_init": ({"type": int}, "Starts, of which the one with the least loss is kept.", "1"),
+    "learning_rate": (_RANGE, "Adam's rate for h.", "0.05"),
+    "diffeo_learning_rate": (_RANGE, "Adam's rate for the flows.", "0.005"),
+    "dual": (_DUAL, "How potentials are found in training.", "newton"),
+    "differentiate": (_DIFFERENTIATE, "How potentials are differentiated.", "implicit"),
+    "dtype": (_DTYPE, "Precision.", "float64"),
 }
 
-
-def training_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of training, and call it with those given as ``training``."""
-    names = [name.partition("/")[0].replace("-", "_") for name in _TRAINING]
-
-    @functools.wraps(function)
-    def collected(**options: Any) -> None:
-        training = {name: options.pop(name) for name in names}
-        given = {name: value for name, value in training.items() if value is not None}
-        if given.get("diffeo") == "none":
-            given["diffeo"] = None
-        function(training=given, **options)
-
-    for name, (default, settings) in reversed(_TRAINING.items()):
-        explained = settings | {"help": f"{settings['help']}  [default: {default}]"}
-        collected = click.option(f"--{name}", default=None, **explained)(collected)
-    return collected
+training_options = grouped(
+    "training",
+    {
+        name: (
+            "--symmetric/--no-symmetric" if name == "symmetric" else flag_of(name),
+            {"default": None, "help": f"{text}  [default: {default}]"} | settings,
+        )
+        for name, (settings, text, default) in _TRAINING.items()
+    },
+)
+"""Gives a command the options of training as ``training``; None for those that are not given."""
 
 
-def check_training_options(options: dict[str, Any]) -> None:
-    """Find what fit would refuse before any file is read."""
+def check_training_options(training: dict[str, Any]) -> dict[str, Any]:
+    """The options of training that are given; what fit would refuse of them is found here."""
     from mongefit._validation import check_count, check_layers, check_positive, check_schedule
 
+    given = {name: value for name, value in training.items() if value is not None}
+    if given.get("diffeo") == "none":
+        given["diffeo"] = None
     for name in ("epsilon", "learning_rate", "diffeo_learning_rate"):
-        if name in options:
-            check_schedule(options[name], name)
+        if name in given:
+            check_schedule(given[name], name)
     for name, minimum in (("max_iter", 0), ("n_init", 1), ("batch_size", 2)):
-        if name in options:
-            check_count(options[name], name, minimum=minimum)
-    if "hidden_layer_sizes" in options:
-        check_layers(options["hidden_layer_sizes"])
-    if "alpha" in options:
-        check_positive(options["alpha"], "alpha")
+        if name in given:
+            check_count(given[name], name, minimum=minimum)
+    if "hidden_layer_sizes" in given:
+        check_layers(given["hidden_layer_sizes"])
+    if "alpha" in given:
+        check_positive(given["alpha"], "alpha")
+    return given

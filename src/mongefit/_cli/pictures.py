@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from mongefit._cli.console import Console
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._runtime import double_precision
 from mongefit.plotting import plot_convex, plot_history, plot_map, save_figure
@@ -21,7 +22,26 @@ Points = NDArray[np.float64]
 _GRID = 161
 
 
-def save_map(
+def draw(
+    console: Console,
+    paths: Mapping[str, str],
+    models: Mapping[str, MongeMap],
+    source: Points,
+    target: Points,
+    truth: Points | None,
+) -> None:
+    """Draw the map of each titled model, then the cost of the last one and how it was trained."""
+    *_, model = models.values()
+    _save_map(paths["map.png"], models, source, target, truth)
+    console.written.append(paths["map.png"])
+    save_cost(paths["cost.png"], model, source)
+    console.written.append(paths["cost.png"])
+    if "history.png" in paths:
+        save_figure(plot_history(model.history_), paths["history.png"])
+        console.written.append(paths["history.png"])
+
+
+def _save_map(
     path: str, models: Mapping[str, MongeMap], source: Points, target: Points, truth: Points | None
 ) -> None:
     """Draw the map of each model in a panel of its own, side by side, on the same axes."""
@@ -59,11 +79,6 @@ def save_cost(path: str, model: MongeMap, source: Points) -> None:
             title=f"cost of a {latent}displacement, common units{others}",
         )
     save_figure(ax, path)
-
-
-def save_history(path: str, model: MongeMap) -> None:
-    """Draw loss and epsilon over the training steps."""
-    save_figure(plot_history(model.history_), path)
 
 
 def _displacements(model: MongeMap, source: Points) -> Points:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mongefit._cli.console import Console, Failed, command, count, keeping, start_jax
+from mongefit._cli.console import Console, Failed, command, count, start_jax
+from mongefit._cli.interrupts import interruptible
 
 if TYPE_CHECKING:
     from mongefit._experiments import Experiment, Report, Run
@@ -76,12 +77,7 @@ def reproduce(
 
 
 def _experiment(
-    name: str,
-    folder: str,
-    quick: bool,
-    counts: str | None,
-    samples: str | None,
-    simulate: bool,
+    name: str, folder: str, quick: bool, counts: str | None, samples: str | None, simulate: bool
 ) -> Experiment:
     from mongefit import _experiments as experiments
     from mongefit import datasets
@@ -121,7 +117,7 @@ def _run(console: Console, experiment: Experiment, folder: str, *, restart: bool
             seen = done
 
         # Every file is written completely or not at all, so that it may end at any moment.
-        with keeping(left, grace=1.0):
+        with interruptible(left):
             report = run_all(experiment, folder, restart=restart, watch=watch)
         bar.update(len(runs) - seen)
     return report
@@ -136,7 +132,7 @@ def _show(console: Console, experiment: Experiment, report: Report) -> None:
     console.say(f"\n{report.seconds:.0f} s of runs. In the folder {report.folder}:")
     for name, what in FILES.items():
         console.item(name, what)
-        console.wrote(str(report.folder / name))
+        console.written.append(str(report.folder / name))
 
 
 def _plain(report: Report) -> dict[str, Any]:

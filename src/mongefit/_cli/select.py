@@ -10,16 +10,15 @@ import click
 
 from mongefit._cli.cells import (
     SUFFIX,
-    CellOptions,
     cell_options,
     check_cells,
     is_cells,
     read_cells_of,
-    save_cells_model,
     say_cells,
 )
-from mongefit._cli.console import Console, command, keeping, start_jax
-from mongefit._cli.interrupts import promptly_interruptible
+from mongefit._cli.console import Console, command, start_jax
+from mongefit._cli.interrupts import interruptible
+from mongefit._cli.options import seed_option
 from mongefit._cli.outputs import check_output
 
 
@@ -45,14 +44,7 @@ from mongefit._cli.outputs import check_output
     is_flag=True,
     help="Also estimate the error on clones that the choice has not seen; five times as long.",
 )
-@click.option(
-    "--random-state",
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the folds.",
-)
+@seed_option("--random-state", "--seed", text="Seed of the folds.")
 @click.option("--checkpoint", metavar="FOLDER", help="Keep every candidate that is judged there.")
 @click.option("--resume", is_flag=True, help="Go on with the choice in the --checkpoint folder.")
 @cell_options
@@ -69,7 +61,7 @@ def select(
     random_state: int,
     checkpoint: str | None,
     resume: bool,
-    cells: CellOptions,
+    cells: dict[str, Any],
 ) -> None:
     """Choose settings by clones that are held out, and fit them on all.
 
@@ -78,7 +70,7 @@ def select(
     """
     if not is_cells(source):
         raise click.UsageError(f"select works on {SUFFIX} files; {source} is none.")
-    if cells.groups_key is not None:
+    if cells["groups_key"] is not None:
         raise click.UsageError("select chooses by clones or pairs: leave out --groups-key.")
     check_cells(cells, None, pairs=pairs, weighted=False, learns=True)
     if resume and checkpoint is None:
@@ -89,8 +81,11 @@ def select(
 
     from mongefit import model_selection
     from mongefit._cli.inputs import inputs_of
+    from mongefit.single_cell._mapping import with_origin
 
-    say_cells(console, taken, inputs_of(taken), (source, pairs), learns=False)
+    inputs = inputs_of(taken)
+    say_cells(console, taken, inputs, source)
+    inputs.say_known(console, pairs, learns=False)
     console.note("Compiling, which takes longest the first time; then training on each fold.")
     settings: dict[str, Any] = {
         "n_folds": folds,
@@ -100,7 +95,7 @@ def select(
     }
     started = time.monotonic()
     left = f"what was judged is kept in {checkpoint}; the same command with --resume goes on"
-    with keeping(left) if checkpoint else promptly_interruptible():
+    with interruptible(left, grace=60.0) if checkpoint else interruptible():
         found = model_selection.select(
             None, taken.x, taken.y, **taken.known_pairs(), **settings,
             checkpoint=checkpoint, resume=resume,
@@ -110,8 +105,8 @@ def select(
             unseen = model_selection.cross_validate(
                 None, taken.x, taken.y, **taken.known_pairs(), **settings
             )
-    save_cells_model(found.model, taken, output, overwrite=force)
-    console.wrote(output)
+    with_origin(found.model, taken).save(output, overwrite=force)
+    console.written.append(output)
     console.say(f"\n{found}\n")
     if unseen is not None:
         console.say(f"Chosen without the clones that are judged:\n\n{unseen}\n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,24 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 from mongefit._cli.console import Console
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._training import learns
+from mongefit.errors import ignored_warnings
 
-LABELS = {
+# What people read for the names that programs read.
+_LABELS = {
     "identity": "identity",
     "target_mean": "target mean",
     "squared_euclidean": "squared Euclidean",
     "learned_cost": "learned cost",
 }
-"""What people read for the names that programs read."""
+
+Errors = Mapping[str, Mapping[str, float]]
 
 
 def fit_baseline(
-    console: Console,
-    model: MongeMap,
-    X: ArrayLike,
-    Y: ArrayLike,
-    *,
-    source_weight: ArrayLike | None = None,
-    target_weight: ArrayLike | None = None,
+    console: Console, model: MongeMap, X: ArrayLike, Y: ArrayLike, **weights: Any
 ) -> MongeMap:
     """The map of the squared Euclidean cost, at the epsilon that was asked of the model."""
     epsilon = model.diagnostics_["epsilon_requested"]
@@ -38,10 +35,9 @@ def fit_baseline(
         normalize_weight=model.normalize_weight,
         dtype=model.dtype,
     )
-    with warnings.catch_warnings():
-        # Of the data the model has warned; the one thing that matters here is noted below.
-        warnings.simplefilter("ignore")
-        baseline.fit(X, Y, source_weight=source_weight, target_weight=target_weight)
+    # Of the data the model has warned; the one thing that matters here is noted below.
+    with ignored_warnings():
+        baseline.fit(X, Y, **weights)
     found = baseline.diagnostics_
     if not found["converged"] or found["epsilon"] > epsilon:
         console.note(
@@ -60,12 +56,25 @@ def rmse(
     return float(np.sqrt(np.average(np.sum((mapped - truth) ** 2, axis=1), weights=weight)))
 
 
-def table(rows: Mapping[str, Mapping[str, float]], columns: Mapping[str, str]) -> str:
+def table(rows: Errors, columns: Mapping[str, str]) -> str:
     """Errors of several maps, one in each row, within 60 characters."""
     lines = [f"{'RMSE':<18}" + "".join(f"{title:>17}" for title in columns.values())]
     for name, errors in rows.items():
-        lines.append(f"{LABELS[name]:<18}" + "".join(f"{errors[key]:>17.4g}" for key in columns))
+        lines.append(f"{_LABELS[name]:<18}" + "".join(f"{errors[key]:>17.4g}" for key in columns))
     return "\n".join(lines)
+
+
+def titled(
+    models: Mapping[str, MongeMap], rows: Errors, columns: Mapping[str, str]
+) -> dict[str, MongeMap]:
+    """The models by the titles of their pictures, with the error in the last column if any."""
+    titles = {name: _LABELS[name] for name in models}
+    for key, where in list(columns.items())[-1:]:
+        titles = {
+            name: f"{title}\nRMSE {rows[name][key]:.3g} on {where}"
+            for name, title in titles.items()
+        }
+    return {titles[name]: model for name, model in models.items()}
 
 
 def health(model: MongeMap, seconds: float) -> str:

@@ -6,7 +6,7 @@ import click
 
 from mongefit._cli.cells import SUFFIX, is_cells, read_cells, write_cells
 from mongefit._cli.console import Console, command, count, start_jax
-from mongefit._cli.interrupts import promptly_interruptible
+from mongefit._cli.interrupts import interruptible
 from mongefit._cli.outputs import check_output
 
 
@@ -47,7 +47,6 @@ def transform(
             console, model, points, output, inverse=inverse, force=force
         )
     noun = "cell" if is_cells(points) else "point"
-    console.wrote(output)
 
     console.say(f"Mapped {count(n_points, noun)}{' back' if inverse else ''}.")
     console.say(f"Wrote {output}")
@@ -82,7 +81,7 @@ def _transform_table(
     if n_features != estimator.n_features_in_:
         expected = count(estimator.n_features_in_, "feature")
         raise DataError(f"The model expects {expected}, got {n_features}.")
-    with promptly_interruptible():
+    with interruptible():
         move = estimator.inverse_transform if inverse else estimator.transform
         mapped = move(queries)
     write_points(output, mapped, overwrite=force)
@@ -107,7 +106,7 @@ def _transform_cells(
 
     fitted = load(model)
     adata = read_cells(points)
-    with promptly_interruptible():
+    with interruptible():
         transport(fitted, adata, key_added=key_added, inverse=inverse)
     write_cells(output, adata, overwrite=force)
     n_points = int(adata.obs[f"{key_added}_displacement"].notna().sum())
