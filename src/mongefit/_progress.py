@@ -30,7 +30,8 @@ class ProgressBar:
         self._writes_lines = shown and not terminal
         self._description = description
         self._shown: dict[str, str] = {}
-        self._total, self._done, self._first = total, 0, 0
+        self.done = 0
+        self._total, self._first = total, 0
         self._started = self._written = time.monotonic()
         self._bar = tqdm(
             total=total,
@@ -49,7 +50,7 @@ class ProgressBar:
 
     def update(self, parts: int = 1, shown: Mapping[str, str] | None = None) -> None:
         """Say that more parts are done, and show some values."""
-        self._done += parts
+        self.done += parts
         if shown:
             self._shown = dict(shown)
             self._bar.set_postfix(self._shown, refresh=False)
@@ -60,18 +61,18 @@ class ProgressBar:
 
     def restart_clock(self) -> None:
         """Reckon the time left from here on, such as when compilation is over."""
-        self._first, self._started = self._done, time.monotonic()
+        self._first, self._started = self.done, time.monotonic()
         if not self._bar.disable:
             self._bar.initial = self._bar.last_print_n = self._bar.n
             self._bar.start_t = self._bar.last_print_t = time.time()
             self._bar.refresh()
 
     def _line(self) -> str:
-        words = [f"{self._description} {self._done}/{self._total}".strip()]
+        words = [f"{self._description} {self.done}/{self._total}".strip()]
         words += [f"{name} {value}" for name, value in self._shown.items()]
-        if self._done > self._first:
-            pace = (time.monotonic() - self._started) / (self._done - self._first)
-            words.append(f"{pace * (self._total - self._done):.0f} s left")
+        if self.done > self._first:
+            pace = (time.monotonic() - self._started) / (self.done - self._first)
+            words.append(f"{pace * (self._total - self.done):.0f} s left")
         return ", ".join(words)
 
     def __enter__(self) -> Self:
@@ -95,8 +96,8 @@ class TrainingBar(ProgressBar):
         shown = {"loss": f"{infos.loss[-1]:.2e}", "eps": f"{infos.epsilon[-1]:.3g}"}
         if self._skipped:
             shown["skipped"] = str(self._skipped)
-        begins = self._done == 0
+        begins = self.done == 0
         # The last info evaluates the outcome; it is not a step of its own.
-        self.update(min(int(infos.step[-1]) + 1, self._total) - self._done, shown)
+        self.update(min(int(infos.step[-1]) + 1, self._total) - self.done, shown)
         if begins:
             self.restart_clock()

@@ -128,14 +128,6 @@ def read_cells(path: str, *, backed: bool = False) -> AnnData:
         ) from error
 
 
-def write_cells(path: str, adata: AnnData, *, overwrite: bool) -> None:
-    """Write an .h5ad file, completely or not at all."""
-    from mongefit._io import atomic_file
-
-    with atomic_file(path, overwrite=overwrite) as stream:
-        adata.write_h5ad(stream.name)
-
-
 def _read_named_pairs(path: str) -> DataFrame:
     import pandas as pd
 
@@ -143,14 +135,10 @@ def _read_named_pairs(path: str) -> DataFrame:
     from mongefit.errors import DataError
 
     require_file(path)
+    sep = "\t" if path.lower().endswith(".tsv") else ","
     try:
         frame = pd.read_csv(
-            path,
-            sep="\t" if path.lower().endswith(".tsv") else ",",
-            dtype=str,
-            keep_default_na=False,
-            encoding="utf-8-sig",
-            index_col=False,
+            path, sep=sep, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
         )
     except (ValueError, OSError) as error:  # pandas' errors of parsing are ValueErrors
         raise DataError(f"{path} cannot be read: {error}.") from error

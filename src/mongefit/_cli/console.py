@@ -18,7 +18,16 @@ from typing import Any
 import click
 
 from mongefit._cli.interrupts import Stopped, Terminated
-from mongefit.errors import InPython, Message, Option
+from mongefit.errors import (
+    ConvergenceError,
+    DataError,
+    InPython,
+    Message,
+    MissingPackageError,
+    Option,
+    OptionError,
+    TrainingError,
+)
 
 # What the command line calls differently.
 _SPELLINGS = {"overwrite": "force"}
@@ -166,14 +175,6 @@ def count(number: int, noun: str) -> str:
 
 
 def _explain(error: Exception) -> click.ClickException:
-    from mongefit.errors import (
-        ConvergenceError,
-        DataError,
-        MissingPackageError,
-        OptionError,
-        TrainingError,
-    )
-
     if isinstance(error, OptionError):
         return click.UsageError(_in_words(error))
     if isinstance(error, DataError):

@@ -11,8 +11,7 @@ import click
 
 from mongefit._cli.console import Console, command, start_jax
 from mongefit._cli.interrupts import interruptible
-from mongefit._cli.options import flag_of, seed_option
-from mongefit._cli.outputs import check_folder
+from mongefit._cli.options import check_folder, flag_of, seed_option
 
 _FLOWS: dict[str, Any] = {"hidden_layer_sizes": (32, 32), "diffeo": "separate", "epsilon": 0.01}
 _OPTIONS: dict[str, dict[str, Any]] = {

@@ -19,12 +19,13 @@ from mongefit._cli.cells import (
 from mongefit._cli.console import Console, command, count, start_jax
 from mongefit._cli.interrupts import interruptible
 from mongefit._cli.options import (
+    check_folder,
+    check_output,
     check_training_options,
     read_config,
     seed_option,
     training_options,
 )
-from mongefit._cli.outputs import check_folder, check_output
 
 if TYPE_CHECKING:
     from mongefit._cli.inputs import Inputs

@@ -58,15 +58,19 @@ def _explain(console: Console, model: str) -> dict[str, Any]:
 
 
 def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str]:
+    lines = {}
+    if "single_cell" in header:
+        cells = header["single_cell"]
+        where = f" (components of {len(cells['genes'])} genes)" if "genes" in cells else ""
+        times = f"{cells['key']} {cells['source']} to {cells['target']}"
+        lines["cells"] = f"{times}, in {cells['use_rep']}{where}"
     if header["estimator"] == "EnsembleMap":
         members = header["members"]
-        cells = _cells_line(header)
-        return cells | {"ensemble": count(len(members), "map")} | _describe(members[0] | {
-            key: header[key] for key in ("mongefit", "versions")
-        }, None)  # fmt: skip
+        lines["ensemble"] = count(len(members), "map")
+        shared = {key: header[key] for key in ("mongefit", "versions")}
+        return lines | _describe(members[0] | shared, None)
     n, m, dim = header["shape"]
     found = header["diagnostics"]
-    versions = header["versions"]
     parts = found["plan_components"]
     trained = f"{header['n_iter']} steps, {found['skipped_steps']} skipped"
     if not found["trained"]:
@@ -74,11 +78,16 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
     elif final_loss is not None:
         trained += f", last loss {final_loss:.3g}"
     cost = header["map"]["fields"]["cost"]["fields"]
-    return _cells_line(header) | {
+    flows = {"shared": cost["phi_mu"]}
+    if not cost["shared"]:
+        flows = {"source": cost["phi_mu"], "target": cost["_phi_nu"]}
+    options = {name: value for name, value in header["options"].items() if name != "verbose"}
+    return lines | {
         "points": f"{n} source, {m} target",
         "features": str(dim),
-        "cost": _describe_object(cost["h"]),
-        "flows": _describe_flows(cost),
+        "cost": _text(cost["h"]),
+        "flows": "; ".join(f"{side}: {_text(flow)}" for side, flow in flows.items() if flow)
+        or "none",
         "trained": trained,
         "epsilon": f"{found['epsilon']:g} of the mean cost",
         "dual solve": f"{found['dual_status']}, error {found['dual_error']:.0e}, "
@@ -86,44 +95,14 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
         "plan": "in one piece" if parts == 1 else f"in {parts} parts",
         "precision": header["dtype"],
         "data": f"sha256 {header['data_sha256'][:16]}...",
-        "written by": f"mongefit {header['mongefit']}, jax {versions['jax']}",
-        "options": _describe_options(header["options"]),
+        "written by": f"mongefit {header['mongefit']}, jax {header['versions']['jax']}",
+        "options": _settings(options),
     }
 
 
-def _cells_line(header: dict[str, Any]) -> dict[str, str]:
-    return {"cells": _describe_cells(header["single_cell"])} if "single_cell" in header else {}
-
-
-def _describe_object(spec: Any) -> str:
-    """The class of an object and its settings, without its arrays."""
-    if isinstance(spec, dict) and "class" in spec:
-        parts = {name: _text(value) for name, value in spec["fields"].items()}
-        rest = ", ".join(f"{_words(name)} {text}" for name, text in parts.items() if text)
-        return f"{spec['class']} ({rest})" if rest else str(spec["class"])
-    return _text(spec)
-
-
-def _describe_cells(cells: dict[str, Any]) -> str:
-    text = f"{cells['key']} {cells['source']} to {cells['target']}, in {cells['use_rep']}"
-    return f"{text} (components of {len(cells['genes'])} genes)" if "genes" in cells else text
-
-
-def _describe_flows(cost: dict[str, Any]) -> str:
-    if cost["shared"]:
-        return f"shared: {_describe_object(cost['phi_mu'])}"
-    both = {"source": cost["phi_mu"], "target": cost["_phi_nu"]}
-    flows = [f"{side}: {_describe_object(spec)}" for side, spec in both.items() if spec]
-    return "; ".join(flows) or "none"
-
-
-def _describe_options(options: dict[str, Any]) -> str:
-    texts = {name: _text(value) for name, value in options.items() if name != "verbose"}
-    return ", ".join(f"{_words(name)} {text}" for name, text in texts.items() if text)
-
-
-def _words(name: str) -> str:
-    return name.strip("_").replace("_", " ")
+def _settings(values: dict[str, Any]) -> str:
+    texts = {name.strip("_").replace("_", " "): _text(value) for name, value in values.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items() if text)
 
 
 def _text(value: Any) -> str:
@@ -132,7 +111,8 @@ def _text(value: Any) -> str:
         if "array" in value:
             return ""
         if "class" in value:
-            return _describe_object(value)
+            settings = _settings(value["fields"])
+            return f"{value['class']} ({settings})" if settings else str(value["class"])
         if "left_out" in value:
             return "a function"
         if "fitted" in value:

@@ -1,10 +1,11 @@
-"""Values of options that click has no type for, and options out of a TOML file."""
+"""Options that commands share, and what is checked of them before any long work."""
 
 from __future__ import annotations
 
 import functools
+import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -171,3 +172,33 @@ def check_training_options(training: dict[str, Any]) -> dict[str, Any]:
     if "alpha" in given:
         check_positive(given["alpha"], "alpha")
     return given
+
+
+def check_output(
+    path: str, *, force: bool, inputs: Iterable[str | None], suffixes: Sequence[str] | None = None
+) -> None:
+    """Check that a file can be written and is none of the inputs."""
+    from mongefit._io import check_writable
+
+    for name in inputs:
+        if name is not None and os.path.realpath(name) == os.path.realpath(path):
+            raise click.UsageError(f"-o {path} is also an input. Choose another name.")
+    try:
+        check_writable(path, overwrite=force, suffixes=suffixes)
+    except ValueError as error:
+        raise click.UsageError(f"-o {error}") from error
+
+
+def check_folder(folder: str, names: Iterable[str], *, force: bool) -> dict[str, str]:
+    """The paths of files in a folder, once it is checked that they can be written."""
+    from mongefit._io import check_writable
+
+    paths = {name: os.path.join(folder, name) for name in names}
+    if os.path.isdir(folder):
+        for path in paths.values():
+            check_writable(path, overwrite=force)
+    elif os.path.lexists(folder):
+        raise NotADirectoryError(f"{folder} is a file, not a folder. Choose another name.")
+    else:
+        check_writable(os.path.normpath(folder))
+    return paths

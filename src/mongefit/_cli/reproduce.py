@@ -69,8 +69,7 @@ def reproduce(
             missing = f"{name} was not run: {error}"
             continue
         report = _run(console, chosen, folder, restart=force)
-        _show(console, chosen, report)
-        reports[name] = _plain(report)
+        reports[name] = _show(console, chosen, report)
     console.result(reports)
     if missing:
         raise Failed(missing)
@@ -108,22 +107,20 @@ def _run(console: Console, experiment: Experiment, folder: str, *, restart: bool
     console.note(f"{experiment.title}: {count(len(runs), 'run')} in {folder}.")
     left = f"runs that are done are kept in {folder}; the same command goes on from there"
     with ProgressBar(len(runs), enabled=console.shows_progress) as bar:
-        seen = 0
 
         def watch(run: Run, done: int, total: int) -> None:
-            nonlocal seen
             bar.describe(run.name[:28])
-            bar.update(done - seen)
-            seen = done
+            bar.update(done - bar.done)
 
         # Every file is written completely or not at all, so that it may end at any moment.
         with interruptible(left):
             report = run_all(experiment, folder, restart=restart, watch=watch)
-        bar.update(len(runs) - seen)
+        bar.update(len(runs) - bar.done)
     return report
 
 
-def _show(console: Console, experiment: Experiment, report: Report) -> None:
+def _show(console: Console, experiment: Experiment, report: Report) -> dict[str, Any]:
+    """Say what came out; give it for JSON."""
     from mongefit._experiments import FILES
 
     console.say(f"\n{experiment.title}\n\n{report.table}\n")
@@ -133,9 +130,6 @@ def _show(console: Console, experiment: Experiment, report: Report) -> None:
     for name, what in FILES.items():
         console.item(name, what)
         console.written.append(str(report.folder / name))
-
-
-def _plain(report: Report) -> dict[str, Any]:
     return {
         "folder": str(report.folder),
         "rows": list(report.table.rows),

@@ -18,8 +18,7 @@ from mongefit._cli.cells import (
 )
 from mongefit._cli.console import Console, command, start_jax
 from mongefit._cli.interrupts import interruptible
-from mongefit._cli.options import seed_option
-from mongefit._cli.outputs import check_output
+from mongefit._cli.options import check_output, seed_option
 
 
 @click.command()

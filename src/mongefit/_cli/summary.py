@@ -21,6 +21,7 @@ _LABELS = {
     "learned_cost": "learned cost",
 }
 
+Points = NDArray[np.float64]
 Errors = Mapping[str, Mapping[str, float]]
 
 
@@ -47,11 +48,7 @@ def fit_baseline(
     return baseline
 
 
-def rmse(
-    mapped: NDArray[np.float64],
-    truth: NDArray[np.float64],
-    weight: NDArray[np.float64] | None = None,
-) -> float:
+def rmse(mapped: Points, truth: Points, weight: Points | None = None) -> float:
     """√(mean ‖mapped − truth‖²) over the rows, which may have weights."""
     return float(np.sqrt(np.average(np.sum((mapped - truth) ** 2, axis=1), weights=weight)))
 
@@ -68,13 +65,13 @@ def titled(
     models: Mapping[str, MongeMap], rows: Errors, columns: Mapping[str, str]
 ) -> dict[str, MongeMap]:
     """The models by the titles of their pictures, with the error in the last column if any."""
-    titles = {name: _LABELS[name] for name in models}
-    for key, where in list(columns.items())[-1:]:
-        titles = {
-            name: f"{title}\nRMSE {rows[name][key]:.3g} on {where}"
-            for name, title in titles.items()
-        }
-    return {titles[name]: model for name, model in models.items()}
+    titles = {}
+    for name, model in models.items():
+        error = ""
+        for key, where in columns.items():
+            error = f"\nRMSE {rows[name][key]:.3g} on {where}"
+        titles[_LABELS[name] + error] = model
+    return titles
 
 
 def health(model: MongeMap, seconds: float) -> str:

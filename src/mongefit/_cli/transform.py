@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from mongefit._cli.cells import SUFFIX, is_cells, read_cells, write_cells
+from mongefit._cli.cells import SUFFIX, is_cells, read_cells
 from mongefit._cli.console import Console, command, count, start_jax
 from mongefit._cli.interrupts import interruptible
-from mongefit._cli.outputs import check_output
+from mongefit._cli.options import check_output
 
 
 @click.command()
@@ -35,20 +35,45 @@ def transform(
     both may be .h5ad files: OUT then holds all of POINTS, with the predicted states of the source
     (with --inverse, of the target) in obsm, and how far each cell moves in obs.
     """
-    if is_cells(points):
-        key = "mongefit" if key_added is None else key_added
-        n_points, n_features = _transform_cells(
-            console, model, points, output, key_added=key, inverse=inverse, force=force
-        )
-    else:
-        if key_added is not None:
-            raise click.UsageError(f"--key-added is for {SUFFIX} files.")
-        n_points, n_features = _transform_table(
-            console, model, points, output, inverse=inverse, force=force
-        )
-    noun = "cell" if is_cells(points) else "point"
+    cells = is_cells(points)
+    if key_added is not None and not cells:
+        raise click.UsageError(f"--key-added is for {SUFFIX} files.")
+    from mongefit import _io as tables
+    from mongefit._validation import check_points
+    from mongefit.errors import DataError
 
-    console.say(f"Mapped {count(n_points, noun)}{' back' if inverse else ''}.")
+    suffixes = (SUFFIX,) if cells else tables.SUFFIXES
+    check_output(output, force=force, inputs=(model, points), suffixes=suffixes)
+    if cells:
+        start_jax(console)
+        from mongefit.single_cell import load as load_cells
+        from mongefit.single_cell import transport
+
+        key = "mongefit" if key_added is None else key_added
+        fitted, adata = load_cells(model), read_cells(points)
+        with interruptible():
+            transport(fitted, adata, key_added=key, inverse=inverse)
+        with tables.atomic_file(output, overwrite=force) as stream:
+            adata.write_h5ad(stream.name)
+        n_points = int(adata.obs[f"{key}_displacement"].notna().sum())
+        n_features = fitted.model.n_features_in_
+    else:
+        queries = check_points(tables.read_points(points), points)
+        start_jax(console)
+        from mongefit._storage import load
+
+        estimator = load(model)
+        n_points, n_features = queries.shape
+        if n_features != estimator.n_features_in_:
+            expected = count(estimator.n_features_in_, "feature")
+            raise DataError(f"The model expects {expected}, got {n_features}.")
+        with interruptible():
+            mapped = (estimator.inverse_transform if inverse else estimator.transform)(queries)
+        tables.write_points(output, mapped, overwrite=force)
+
+    console.say(
+        f"Mapped {count(n_points, 'cell' if cells else 'point')}{' back' if inverse else ''}."
+    )
     console.say(f"Wrote {output}")
     console.result(
         {
@@ -60,54 +85,3 @@ def transform(
             "inverse": inverse,
         }
     )
-
-
-def _transform_table(
-    console: Console, model: str, points: str, output: str, *, inverse: bool, force: bool
-) -> tuple[int, int]:
-    """Map a table; its numbers of points and of features."""
-    from mongefit._io import SUFFIXES, read_points, write_points
-    from mongefit._validation import check_points
-    from mongefit.errors import DataError
-
-    check_output(output, force=force, inputs=(model, points), suffixes=SUFFIXES)
-    queries = check_points(read_points(points), points)
-
-    start_jax(console)
-    from mongefit._storage.models import load
-
-    estimator = load(model)
-    n_points, n_features = queries.shape
-    if n_features != estimator.n_features_in_:
-        expected = count(estimator.n_features_in_, "feature")
-        raise DataError(f"The model expects {expected}, got {n_features}.")
-    with interruptible():
-        move = estimator.inverse_transform if inverse else estimator.transform
-        mapped = move(queries)
-    write_points(output, mapped, overwrite=force)
-    return n_points, n_features
-
-
-def _transform_cells(
-    console: Console,
-    model: str,
-    points: str,
-    output: str,
-    *,
-    key_added: str,
-    inverse: bool,
-    force: bool,
-) -> tuple[int, int]:
-    """Map the cells of one time; their number, and that of their features."""
-    check_output(output, force=force, inputs=(model, points), suffixes=(SUFFIX,))
-
-    start_jax(console)
-    from mongefit.single_cell import load, transport
-
-    fitted = load(model)
-    adata = read_cells(points)
-    with interruptible():
-        transport(fitted, adata, key_added=key_added, inverse=inverse)
-    write_cells(output, adata, overwrite=force)
-    n_points = int(adata.obs[f"{key_added}_displacement"].notna().sum())
-    return n_points, fitted.model.n_features_in_

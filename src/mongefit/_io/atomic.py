@@ -126,15 +126,11 @@ def _check_target(target: str, *, overwrite: bool) -> None:
     if not os.path.isfile(target):
         raise OSError(f"{target} is a device, not a file. Choose another name.")
     if not overwrite:
-        raise _exists(target)
-
-
-def _exists(target: str) -> FileExistsError:
-    return OutputExistsError(
-        "{target} exists. Choose another name, or set {overwrite} to replace it.",
-        target=target,
-        overwrite=Option("overwrite", True),
-    )
+        raise OutputExistsError(
+            "{target} exists. Choose another name, or set {overwrite} to replace it.",
+            target=target,
+            overwrite=Option("overwrite", True),
+        )
 
 
 @contextlib.contextmanager
@@ -156,9 +152,7 @@ def _publish(temporary: str, target: str, *, overwrite: bool) -> None:
     try:
         # A link, unlike a rename, fails when another process has made the file meanwhile.
         os.link(temporary, target)
-    except FileExistsError:
-        raise _exists(target) from None
-    except OSError:  # a file system without hard links
+    except OSError:  # that, or a file system without hard links
         _check_target(target, overwrite=False)
         os.replace(temporary, target)
 
