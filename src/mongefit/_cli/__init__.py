@@ -36,7 +36,10 @@ class _Commands(click.Group):
             raise Stopped(raised) from None
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(mongefit.__version__, prog_name="mongefit")
 def cli() -> None:
     """Learn what moving costs and where things move.

@@ -49,17 +49,31 @@ def is_cells(path: str) -> bool:
     return path.lower().endswith(SUFFIX)
 
 
-def refuse_cells(cells: dict[str, Any]) -> None:
-    """Complain of options of .h5ad files, where there are tables."""
-    for name, value in cells.items():
-        if value is not None:
-            raise click.UsageError(f"{_FLAGS[name]} is for {SUFFIX} files.")
-
-
-def check_cells(
-    cells: dict[str, Any], target: str | None, *, pairs: str | None, weighted: bool, learns: bool
+def check_clouds(
+    source: str,
+    target: str | None,
+    cells: dict[str, Any],
+    *,
+    pairs: str | None,
+    weighted: bool = False,
+    learns: bool = True,
 ) -> None:
-    """Find, before anything is read, what is missing from the options for an .h5ad file."""
+    """Find, before anything is read, what is missing or too much for two tables or for cells."""
+    if not is_cells(source):
+        for name, value in cells.items():
+            if value is not None:
+                raise click.UsageError(f"{_FLAGS[name]} is for {SUFFIX} files.")
+        if target is None:
+            raise click.UsageError(
+                "Missing argument 'TARGET': each cloud has a table of its own, unless SOURCE is an "
+                f"{SUFFIX} file."
+            )
+        if learns and pairs is None:
+            raise click.UsageError(
+                "A cost is learned from known pairs: give --pairs FILE, or use --cost sqeuclidean "
+                "without --diffeo for the map of a fixed cost."
+            )
+        return
     if weighted:
         raise click.UsageError(
             f"--source-weight and --target-weight are not for {SUFFIX} files: use --weight-key "

@@ -62,7 +62,7 @@ class Console:
         width = shutil.get_terminal_size().columns
         self.say(click.wrap_text(text, width, f"  {name:<15} ", " " * 18))
 
-    def result(self, values: Mapping[str, Any]) -> None:
+    def result(self, /, **values: Any) -> None:
         """The result for programs."""
         if self._as_json:
             _print(json.dumps(_plain(values), indent=2, allow_nan=False))

@@ -34,23 +34,12 @@ _FILES = {
 
 @click.command()
 @click.option(
-    "-o",
-    "--output",
-    metavar="FOLDER",
-    default="mongefit-demo",
-    show_default=True,
-    help="Folder to leave files in.",
+    "-o", "--output", metavar="FOLDER", default="mongefit-demo", help="Folder to leave files in."
 )
 @click.option(
-    "--dataset",
-    type=click.Choice(list(_OPTIONS)),
-    default="t_shape",
-    show_default=True,
-    help="Built-in data.",
+    "--dataset", type=click.Choice(list(_OPTIONS)), default="t_shape", help="Built-in data."
 )
-@click.option(
-    "--max-iter", type=click.IntRange(min=1), default=500, show_default=True, help="Training steps."
-)
+@click.option("--max-iter", type=click.IntRange(min=1), default=500, help="Training steps.")
 @seed_option("--seed", text="Seed of the data and of the training.")
 @click.option("--force", is_flag=True, help="Overwrite an earlier demo.")
 @command
@@ -116,17 +105,15 @@ def demo(
         console.item(name, what)
     console.say(f"\n{_what_next(paths, _OPTIONS[dataset])}")
     console.result(
-        {
-            "dataset": dataset,
-            "folder": output,
-            "files": console.written,
-            "n_training_pairs": len(x),
-            "n_new_points": len(x_new),
-            "rmse": errors,
-            "n_iter": model.n_iter_,
-            "seconds": round(seconds, 3),
-            "diagnostics": model.diagnostics_,
-        }
+        dataset=dataset,
+        folder=output,
+        files=console.written,
+        n_training_pairs=len(x),
+        n_new_points=len(x_new),
+        rmse=errors,
+        n_iter=model.n_iter_,
+        seconds=round(seconds, 3),
+        diagnostics=model.diagnostics_,
     )
 
 

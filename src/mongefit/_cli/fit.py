@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mongefit._cli.cells import (
-    cell_options,
-    check_cells,
-    is_cells,
-    read_cells_of,
-    refuse_cells,
-    say_cells,
-)
+from mongefit._cli.cells import cell_options, check_clouds, read_cells_of, say_cells
 from mongefit._cli.console import Console, command, count, start_jax
 from mongefit._cli.interrupts import interruptible
 from mongefit._cli.options import (
@@ -109,12 +102,8 @@ def fit(
         raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")
     training = check_training_options(training)
     learns = training.get("cost") != "sqeuclidean" or training.get("diffeo") is not None
-    if is_cells(source):
-        weighted = source_weight is not None or target_weight is not None
-        check_cells(cells, target, pairs=pairs, weighted=weighted, learns=learns)
-    else:
-        refuse_cells(cells)
-        _check_tables(target, pairs, learns=learns)
+    weighted = source_weight is not None or target_weight is not None
+    check_clouds(source, target, cells, pairs=pairs, weighted=weighted, learns=learns)
     check_output(output, force=force, inputs=(source, target, pairs, source_weight, target_weight))
     names = ["map.png", "cost.png", "history.png"]
     if not learns or training.get("max_iter") == 0:
@@ -204,21 +193,19 @@ def fit(
     for path in console.written:
         console.say(f"Wrote {path}")
     console.result(
-        {
-            "model": output,
-            "files": console.written,
-            "n_source": len(inputs.x),
-            "n_target": len(inputs.y),
-            "n_features": inputs.x.shape[1],
-            "n_pairs": len(inputs.pairs),
-            "n_held_out": int(inputs.held_out.sum()),
-            "chosen": list(chosen.table.rows) if chooses else None,
-            "rmse": errors,
-            "n_iter": model.n_iter_,
-            "seconds": round(seconds, 3),
-            "diagnostics": model.diagnostics_,
-            "data_sha256": model.data_sha256_,
-        }
+        model=output,
+        files=console.written,
+        n_source=len(inputs.x),
+        n_target=len(inputs.y),
+        n_features=inputs.x.shape[1],
+        n_pairs=len(inputs.pairs),
+        n_held_out=int(inputs.held_out.sum()),
+        chosen=list(chosen.table.rows) if chooses else None,
+        rmse=errors,
+        n_iter=model.n_iter_,
+        seconds=round(seconds, 3),
+        diagnostics=model.diagnostics_,
+        data_sha256=model.data_sha256_,
     )
 
 
@@ -235,20 +222,6 @@ def _choose(inputs: Inputs, **options: Any) -> Selection:
         first, inputs.x, inputs.y, pairs=known["pairs"], pair_weight=known["pair_weight"],
         clones=clone[~inputs.held_out], **inputs.weights, **options,
     )  # fmt: skip
-
-
-def _check_tables(target: str | None, pairs: str | None, *, learns: bool) -> None:
-    """Find, before anything is read, what is missing for two tables."""
-    if target is None:
-        raise click.UsageError(
-            "Missing argument 'TARGET': each cloud has a table of its own, unless SOURCE is an "
-            ".h5ad file."
-        )
-    if learns and pairs is None:
-        raise click.UsageError(
-            "A cost is learned from known pairs: give --pairs FILE, or use --cost sqeuclidean "
-            "without --diffeo for the map of a fixed cost."
-        )
 
 
 def _errors(

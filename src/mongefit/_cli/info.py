@@ -37,7 +37,7 @@ def info(console: Console, model: str, cost: bool) -> None:
     for name, text in lines.items():
         console.item(name, text)
     learned = _explain(console, model) if cost else {}
-    console.result({"model": model, "final_loss": final_loss, **header, **learned})
+    console.result(**{"model": model, "final_loss": final_loss, **header, **learned})
 
 
 def _explain(console: Console, model: str) -> dict[str, Any]:

@@ -43,8 +43,7 @@ def flag_of(name: str) -> str:
 
 def seed_option(*flags: str, text: str) -> Callable[[Command], Command]:
     """Give a command an option for a seed."""
-    kind = click.IntRange(min=0)
-    return click.option(*flags, type=kind, default=0, show_default=True, help=text)
+    return click.option(*flags, type=click.IntRange(min=0), default=0, help=text)
 
 
 def grouped(

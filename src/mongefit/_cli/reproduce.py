@@ -24,7 +24,6 @@ _NAMES = ("inverse-ot", "limited-pairs", "live-seq", "displacements")
     "--output",
     metavar="FOLDER",
     default="mongefit-reproduce",
-    show_default=True,
     help="Folder to leave a folder for each experiment in.",
 )
 @click.option(
@@ -70,7 +69,7 @@ def reproduce(
             continue
         report = _run(console, chosen, folder, restart=force)
         reports[name] = _show(console, chosen, report)
-    console.result(reports)
+    console.result(**reports)
     if missing:
         raise Failed(missing)
 

@@ -11,7 +11,7 @@ import click
 from mongefit._cli.cells import (
     SUFFIX,
     cell_options,
-    check_cells,
+    check_clouds,
     is_cells,
     read_cells_of,
     say_cells,
@@ -35,7 +35,6 @@ from mongefit._cli.options import check_output, seed_option
     "--max-cells",
     type=click.IntRange(min=2),
     default=512,
-    show_default=True,
     help="Cells of each time to choose on, with all that are in clones.",
 )
 @click.option(
@@ -71,7 +70,7 @@ def select(
         raise click.UsageError(f"select works on {SUFFIX} files; {source} is none.")
     if cells["groups_key"] is not None:
         raise click.UsageError("select chooses by clones or pairs: leave out --groups-key.")
-    check_cells(cells, None, pairs=pairs, weighted=False, learns=True)
+    check_clouds(source, None, cells, pairs=pairs)
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")
     check_output(output, force=force, inputs=(source, pairs))
@@ -86,7 +85,7 @@ def select(
     say_cells(console, taken, inputs, source)
     inputs.say_known(console, pairs, learns=False)
     console.note("Compiling, which takes longest the first time; then training on each fold.")
-    settings: dict[str, Any] = {
+    settings: dict[str, Any] = taken.known_pairs() | {
         "n_folds": folds,
         "max_points": max_cells,
         "random_state": random_state,
@@ -96,14 +95,11 @@ def select(
     left = f"what was judged is kept in {checkpoint}; the same command with --resume goes on"
     with interruptible(left, grace=60.0) if checkpoint else interruptible():
         found = model_selection.select(
-            None, taken.x, taken.y, **taken.known_pairs(), **settings,
-            checkpoint=checkpoint, resume=resume,
-        )  # fmt: skip
+            None, taken.x, taken.y, **settings, checkpoint=checkpoint, resume=resume
+        )
         unseen = None
         if nested:
-            unseen = model_selection.cross_validate(
-                None, taken.x, taken.y, **taken.known_pairs(), **settings
-            )
+            unseen = model_selection.cross_validate(None, taken.x, taken.y, **settings)
     with_origin(found.model, taken).save(output, overwrite=force)
     console.written.append(output)
     console.say(f"\n{found}\n")
@@ -111,13 +107,11 @@ def select(
         console.say(f"Chosen without the clones that are judged:\n\n{unseen}\n")
     console.say(f"{time.monotonic() - started:.0f} s. Wrote {output}")
     console.result(
-        {
-            "model": output,
-            "files": console.written,
-            "choice": dataclasses.asdict(found.choice),
-            "rows": list(found.table.rows),
-            "nested_rows": None if unseen is None else list(unseen.table.rows),
-            "seconds": round(time.monotonic() - started, 3),
-            "data_sha256": found.model.data_sha256_,
-        }
+        model=output,
+        files=console.written,
+        choice=dataclasses.asdict(found.choice),
+        rows=list(found.table.rows),
+        nested_rows=None if unseen is None else list(unseen.table.rows),
+        seconds=round(time.monotonic() - started, 3),
+        data_sha256=found.model.data_sha256_,
     )

@@ -76,12 +76,10 @@ def transform(
     )
     console.say(f"Wrote {output}")
     console.result(
-        {
-            "model": model,
-            "points": points,
-            "output": output,
-            "n_points": n_points,
-            "n_features": n_features,
-            "inverse": inverse,
-        }
+        model=model,
+        points=points,
+        output=output,
+        n_points=n_points,
+        n_features=n_features,
+        inverse=inverse,
     )

@@ -32,10 +32,7 @@ class CannotSaveError(OptionError):
 def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     """A value as JSON; its arrays are added to ``tensors``, under names that begin with ``name``.
 
-    Raises
-    ------
-    CannotSaveError
-        If a part of it is a function or another object without fields.
+    A part that is a function or another object without fields is a CannotSaveError.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -56,8 +53,9 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
             field.name: describe(getattr(value, field.name), f"{name}.{field.name}", tensors)
             for field in dataclasses.fields(value)
         }
-        described = {"class": type(value).__name__, "fields": fields}
-        return described if _is_known(type(value)) else described | {"own": True}
+        cls = type(value)
+        own = {} if is_ours(cls) or cls is NonTrainable else {"own": True}
+        return {"class": cls.__name__, "fields": fields} | own
     what = getattr(value, "__name__", type(value).__name__)
     raise CannotSaveError(f"{name} is {what}, which a file cannot hold.")
 
@@ -158,10 +156,6 @@ def check_classes(classes: Sequence[type]) -> dict[str, type]:
 
 def _known_classes() -> dict[str, type]:
     return registered_classes() | {"NonTrainable": NonTrainable}
-
-
-def _is_known(cls: type) -> bool:
-    return is_ours(cls) or cls is NonTrainable
 
 
 @functools.cache

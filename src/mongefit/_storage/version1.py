@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-_MAP = ("x", "y", "a", "b", "f", "g", "eps")
 _FITTED = "<object>"
 _LEFT_OUT = {"left_out": "a function"}
 
@@ -20,8 +19,7 @@ def translate(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header and the tensors of such a file as version 2 has them."""
     tensors = dict(tensors)
-    cost = header["cost"]
-    dim = header["shape"][2]
+    cost, dim = header["cost"], header["shape"][2]
     shared = cost["shared"]
     fields = {
         "h": _function(cost["h"]),
@@ -30,13 +28,14 @@ def translate(
         "shared": shared,
     }
     units = {name: _array(f"map.units.{name}") for name in ("centre", "scale")}
-    entropic_map = {
+    entropic_map: dict[str, Any] = {
+        name: _array(f"map.{name}") for name in ("x", "y", "a", "b", "f", "g", "eps")
+    }
+    entropic_map |= {
         "cost": _object("Cost", fields),
-        **{name: _array(f"map.{name}") for name in _MAP},
         "units": _object("Units", units),
         "inverse_solver": None,
     }
-    new = {key: value for key, value in header.items() if key not in ("cost", "losses", "options")}
     losses = [
         _LEFT_OUT if spec is None else _part(spec, f"losses[{k}]", tensors)
         for k, spec in enumerate(header["losses"])
@@ -45,13 +44,14 @@ def translate(
         name: _option(name, value, f"options.{name}", tensors)
         for name, value in header["options"].items()
     }
-    new |= {
+    new = header | {
         "version": 2,
         "estimator": "MongeMap",
         "map": _object("EntropicMap", entropic_map),
         "losses": {"tuple": losses},
         "options": options,
     }
+    del new["cost"]
     return new, tensors
 
 
