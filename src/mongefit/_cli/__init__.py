@@ -36,10 +36,11 @@ class _Commands(click.Group):
             raise Stopped(raised) from None
 
 
-_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-
-
-@click.group(cls=_Commands, context_settings=_SETTINGS)
+@click.group(
+    cls=_Commands,
+    commands=[demo, fit, select, transform, info, reproduce],
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(mongefit.__version__, prog_name="mongefit")
 def cli() -> None:
     """Learn what moving costs and where things move.
@@ -47,10 +48,6 @@ def cli() -> None:
     Two clouds of points and some known pairs give a cost, and the optimal transport map of that
     cost. Start with: mongefit demo
     """
-
-
-for _command in (demo, fit, select, transform, info, reproduce):
-    cli.add_command(_command)
 
 
 def main() -> None:

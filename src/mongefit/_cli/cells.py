@@ -7,40 +7,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mongefit._cli.console import Console, count
-from mongefit._cli.options import flag_of, grouped
+from mongefit._cli.options import Options, flag_of, grouped
 
 if TYPE_CHECKING:
     from anndata import AnnData
     from pandas import DataFrame
 
-    from mongefit._cli.inputs import Inputs
     from mongefit.single_cell._cells import Cells
 
 SUFFIX = ".h5ad"
 
 _COLUMN = {"metavar": "COLUMN"}
 _TIME = {"metavar": "TIME"}
-_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "time_key": (_COLUMN, "column of obs with the time."),
-    "source_time": (_TIME, "time to map from."),
-    "target_time": (_TIME, "time to map to."),
-    "pair_key": (_COLUMN, "column of obs with clones; each counts the same."),
-    "groups_key": (_COLUMN, "column of obs with groups that stay together."),
-    "use_rep": ({"metavar": "NAME"}, "array of obsm to work in, or X.  [default: X_pca]"),
-    "n_components": ({"type": int}, "use the first columns of --use-rep only."),
-    "pca": ({"type": int}, "compute so many components of X and work in them."),
-    "weight_key": (_COLUMN, "column of obs with weights."),
+_OPTIONS: Options = {
+    "time_key": (_COLUMN, "h5ad: column of obs with the time."),
+    "source_time": (_TIME, "h5ad: time to map from."),
+    "target_time": (_TIME, "h5ad: time to map to."),
+    "pair_key": (_COLUMN, "h5ad: column of obs with clones; each counts the same."),
+    "groups_key": (_COLUMN, "h5ad: column of obs with groups that stay together."),
+    "use_rep": ({"metavar": "NAME"}, "h5ad: array of obsm to work in, or X.  [default: X_pca]"),
+    "n_components": ({"type": int}, "h5ad: use the first columns of --use-rep only."),
+    "pca": ({"type": int}, "h5ad: compute so many components of X and work in them."),
+    "weight_key": (_COLUMN, "h5ad: column of obs with weights."),
 }
 # --source and --target, beside the arguments of these names.
 _FLAGS = {name: flag_of(name.removesuffix("_time")) for name in _OPTIONS}
 
-cell_options = grouped(
-    "cells",
-    {
-        name: (_FLAGS[name], settings | {"help": f"h5ad: {text}"})
-        for name, (settings, text) in _OPTIONS.items()
-    },
-)
+cell_options = grouped("cells", _OPTIONS, _FLAGS)
 """Gives a command the options of .h5ad files, as ``cells``."""
 
 
@@ -113,13 +106,13 @@ def read_cells_of(
         adata.file.close()
 
 
-def say_cells(console: Console, cells: Cells, inputs: Inputs, path: str) -> None:
+def say_cells(console: Console, cells: Cells, path: str) -> None:
     """Say which cells were taken."""
     times, representation = cells.times, cells.representation
     kind = "component" if representation.pca is not None else "column"
-    columns = f"{count(inputs.x.shape[1], kind)} of {representation.where} ({path})"
-    console.say(f"Source: {count(len(inputs.x), 'cell')} of {times.key} {times.source}, {columns}")
-    console.say(f"Target: {count(len(inputs.y), 'cell')} of {times.key} {times.target}")
+    columns = f"{count(cells.x.shape[1], kind)} of {representation.where} ({path})"
+    console.say(f"Source: {count(len(cells.x), 'cell')} of {times.key} {times.source}, {columns}")
+    console.say(f"Target: {count(len(cells.y), 'cell')} of {times.key} {times.target}")
 
 
 def read_cells(path: str, *, backed: bool = False) -> AnnData:

@@ -91,8 +91,7 @@ def demo(
     os.makedirs(output, exist_ok=True)
     model.save(paths["model.mongefit"], overwrite=True)
     console.written.append(paths["model.mongefit"])
-    titles = titled(models, errors, {"forward": "new points"})
-    draw(console, paths, titles, x_new, y, y_new)
+    draw(console, paths, titled(models, errors, {"forward": "new points"}), x_new, y, y_new)
     tables = {"source.csv": x, "target.csv": y, "new_points.csv": x_new, "pairs.csv": pairs}
     for name, rows in tables.items():
         header = ["source", "target"] if rows is pairs else None

@@ -102,12 +102,12 @@ def fit(
         raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")
     training = check_training_options(training)
     learns = training.get("cost") != "sqeuclidean" or training.get("diffeo") is not None
-    weighted = source_weight is not None or target_weight is not None
+    weights = {"source_weight": source_weight, "target_weight": target_weight}
+    weighted = any(path is not None for path in weights.values())
     check_clouds(source, target, cells, pairs=pairs, weighted=weighted, learns=learns)
-    check_output(output, force=force, inputs=(source, target, pairs, source_weight, target_weight))
-    names = ["map.png", "cost.png", "history.png"]
-    if not learns or training.get("max_iter") == 0:
-        names.remove("history.png")
+    check_output(output, force=force, inputs=(source, target, pairs, *weights.values()))
+    trains = learns and training.get("max_iter") != 0
+    names = ["map.png", "cost.png", *(["history.png"] if trains else [])]
     drawn = {} if pictures is None else check_folder(pictures, names, force=force)
 
     from mongefit._cli.inputs import hold_out, inputs_of, read_tables
@@ -125,7 +125,7 @@ def fit(
         inputs = read_tables(
             (source, target),
             pairs,
-            (source_weight, target_weight),
+            weights,
             normalize_weight=options["normalize_weight"],
             many_to_many=options["many_to_many"],
         )
@@ -134,7 +134,7 @@ def fit(
         fraction = 0.0 if chooses and holdout is None else holdout
         inputs = hold_out(inputs, fraction, seed=options["random_state"])
     if taken is not None:
-        say_cells(console, taken, inputs, source)
+        say_cells(console, taken, source)
     else:
         features = count(inputs.x.shape[1], "feature")
         console.say(f"Source: {count(len(inputs.x), 'point')}, {features} ({source})")
@@ -149,7 +149,7 @@ def fit(
 
     from mongefit._cli.summary import fit_baseline, health, table, titled
 
-    if learns and training.get("max_iter") != 0:
+    if trains:
         console.note("Compiling, which takes longest the first time; then training.")
     started = time.monotonic()
     left = f"training is kept in {checkpoint}; the same command with --resume goes on from there"
@@ -158,8 +158,7 @@ def fit(
         kept: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume}
         verbose = int(console.shows_progress)
         if chooses:
-            seed = options["random_state"]
-            chosen = _choose(inputs, random_state=seed, verbose=verbose, **kept)
+            chosen = _choose(inputs, random_state=options["random_state"], verbose=verbose, **kept)
             model = chosen.model
         else:
             from mongefit._estimators.monge_map import MongeMap
@@ -235,7 +234,7 @@ def _errors(
     if not len(inputs.pairs):
         return {}
     x, y = inputs.x[inputs.pairs[:, 0]], inputs.y[inputs.pairs[:, 1]]
-    mean = np.average(inputs.y, axis=0, weights=inputs.b)
+    mean = np.average(inputs.y, axis=0, weights=inputs.weights["target_weight"])
     predictions = {"identity": x, "target_mean": np.broadcast_to(mean, y.shape)}
     predictions |= {name: model.transform(x) for name, model in models.items()}
     parts = {"training" if learns else "known": ~inputs.held_out}

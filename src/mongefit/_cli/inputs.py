@@ -27,25 +27,19 @@ _NO_PAIRS = np.zeros((0, 2), dtype=np.int64)
 class Inputs:
     """Both clouds with their weights, the known pairs with those held out marked, and groups.
 
-    Points of pairs that are held out stay in the clouds; only which belong together is hidden.
-    Where pairs come from clones, ``clone`` numbers the clone of each; clones are held out as a
-    whole. None stands for equal weights, and for no clones or groups.
+    Weights are named as every fit takes them; None is for equal ones. Points of pairs that are held
+    out stay in the clouds; only which belong together is hidden. Where pairs come from clones,
+    ``clone`` numbers the clone of each, and clones are held out as a whole.
     """
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
-    a: NDArray[np.float64] | None
-    b: NDArray[np.float64] | None
+    weights: dict[str, Any]
     pairs: NDArray[np.int64]
     held_out: NDArray[np.bool_]
     pair_weight: NDArray[np.float64] | None = None
     clone: NDArray[np.int64] | None = None
     groups: tuple[NDArray[np.object_], NDArray[np.object_]] | None = None
-
-    @property
-    def weights(self) -> dict[str, Any]:
-        """Weights of the points, as every fit takes them."""
-        return {"source_weight": self.a, "target_weight": self.b}
 
     @property
     def knowledge(self) -> dict[str, Any]:
@@ -57,12 +51,9 @@ class Inputs:
     def say_known(self, console: Console, pairs: str | None, *, learns: bool) -> None:
         """Say what is known: pairs out of a file or clones, with those held out, and groups."""
         if self.clone is not None:
-            known, hidden = (
-                len(np.unique(part)) for part in (self.clone, self.clone[self.held_out])
-            )
+            seen, hidden = len(np.unique(self.clone)), len(np.unique(self.clone[self.held_out]))
             end = f", {hidden} held out" if learns and hidden else ""
-            pairs_of = count(len(self.pairs), "pair")
-            console.say(f"Clones: {known} seen at both times, {pairs_of}{end}")
+            console.say(f"Clones: {seen} seen at both times, {count(len(self.pairs), 'pair')}{end}")
         elif len(self.pairs):
             end = f", {self.held_out.sum()} held out" if learns else ""
             console.say(f"Pairs: {len(self.pairs)} known{end} ({pairs})")
@@ -73,7 +64,7 @@ class Inputs:
 def read_tables(
     clouds: tuple[str, str],
     pairs: str | None,
-    weights: tuple[str | None, str | None],
+    weights: dict[str, str | None],
     *,
     normalize_weight: bool,
     many_to_many: bool,
@@ -85,25 +76,23 @@ def read_tables(
             f"{clouds[0]} has {count(x.shape[1], 'feature')} and {clouds[1]} has {y.shape[1]}; "
             "both clouds must have the same."
         )
-    a, b = (
-        _read_weight(path, len(points), normalize=normalize_weight)
-        for path, points in zip(weights, (x, y), strict=True)
-    )
+    read = {
+        name: _read_weight(path, len(points), normalize=normalize_weight)
+        for (name, path), points in zip(weights.items(), (x, y), strict=True)
+    }
     known: NDArray[np.int64] | None = _NO_PAIRS
     if pairs is not None:
         known, _ = check_pairs(read_pairs(pairs), len(x), len(y), many_to_many=many_to_many)
     if known is None:
         raise DataError(f"{pairs} holds no pairs.")
-    return Inputs(x, y, a, b, known, np.zeros(len(known), dtype=bool))
+    return Inputs(x, y, read, known, np.zeros(len(known), dtype=bool))
 
 
 def inputs_of(cells: Cells) -> Inputs:
     """Both clouds, the known pairs and the groups out of an AnnData."""
-    clouds, known = (cells.x, cells.y, cells.a, cells.b), cells.known
-    if known is None:
-        return Inputs(*clouds, _NO_PAIRS, np.zeros(0, dtype=bool), groups=cells.groups)
-    none = np.zeros(len(known.pairs), dtype=bool)
-    return Inputs(*clouds, known.pairs, none, known.weight, known.clone, cells.groups)
+    x, y, weights = cells.x, cells.y, cells.weights()
+    pairs, weight, clone = cells.known or (_NO_PAIRS, None, None)
+    return Inputs(x, y, weights, pairs, np.zeros(len(pairs), bool), weight, clone, cells.groups)
 
 
 def hold_out(inputs: Inputs, fraction: float | None, *, seed: int) -> Inputs:

@@ -13,6 +13,8 @@ import click
 from mongefit.errors import did_you_mean
 
 Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
+Options = dict[str, tuple[dict[str, Any], str]]
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -41,17 +43,15 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def seed_option(*flags: str, text: str) -> Callable[[Command], Command]:
+def seed_option(*flags: str, text: str) -> Decorator:
     """Give a command an option for a seed."""
     return click.option(*flags, type=click.IntRange(min=0), default=0, help=text)
 
 
-def grouped(
-    keyword: str, options: dict[str, tuple[str, dict[str, Any]]]
-) -> Callable[[Command], Command]:
+def grouped(keyword: str, options: Options, flags: dict[str, str]) -> Decorator:
     """Give a command several options, and call it with one dict of their values by name.
 
-    Each name has its flag and its settings for click.
+    Each name has settings for click and a help text. ``flags`` has those that differ from the name.
     """
 
     def decorate(function: Command) -> Command:
@@ -60,8 +60,9 @@ def grouped(
             group = {name: values.pop(name) for name in options}
             function(**{keyword: group}, **values)
 
-        for name, (flag, settings) in reversed(options.items()):
-            collected = click.option(flag, name, **settings)(collected)
+        for name, (settings, text) in reversed(options.items()):
+            flag = flags.get(name, flag_of(name))
+            collected = click.option(flag, name, help=text, **settings)(collected)
         return collected
 
     return decorate
@@ -117,39 +118,32 @@ _DUAL = {"type": click.Choice(["newton", "sinkhorn"])}
 _DIFFERENTIATE = {"type": click.Choice(["implicit", "unrolled"])}
 _DTYPE = {"type": click.Choice(["float64", "mixed", "float32"])}
 
-# Options of `MongeMap`: how they are given, what they mean, and the default there. What is not
-# given is None: for cells without any of them, settings are chosen.
-_TRAINING: dict[str, tuple[dict[str, Any], str, str]] = {
+# Options of `MongeMap`, with the defaults there. What is not given is None: for cells without any
+# of them, settings are chosen.
+_TRAINING: Options = {
     "cost": (
         _COST,
-        "Learned convex function, learned by its conjugate, or squared Euclidean.",
-        "icnn",
+        "Learned convex function, learned by its conjugate, or squared Euclidean.  [default: icnn]",
     ),
-    "diffeo": (_DIFFEO, "Flows: none, one for both clouds, one each.", "none"),
-    "hidden_layer_sizes": (_SIZES, "Widths of the learned function.", "64,64"),
-    "symmetric": ({}, "Whether h(-z) = h(z).", "symmetric"),
-    "alpha": ({"type": float}, "Strong convexity of h.", "0.01"),
-    "epsilon": (_RANGE, "Regularisation relative to the mean cost.", "0.01"),
-    "max_iter": ({"type": int}, "Training steps.", "500"),
-    "batch_size": ({"type": int}, "Points of each cloud in a training step.", "all"),
-    "n_init": ({"type": int}, "Starts, of which the one with the least loss is kept.", "1"),
-    "learning_rate": (_RANGE, "Adam's rate for h.", "0.05"),
-    "diffeo_learning_rate": (_RANGE, "Adam's rate for the flows.", "0.005"),
-    "dual": (_DUAL, "How potentials are found in training.", "newton"),
-    "differentiate": (_DIFFERENTIATE, "How potentials are differentiated.", "implicit"),
-    "dtype": (_DTYPE, "Precision.", "float64"),
+    "diffeo": (_DIFFEO, "Flows: none, one for both clouds, one each.  [default: none]"),
+    "hidden_layer_sizes": (_SIZES, "Widths of the learned function.  [default: 64,64]"),
+    "symmetric": ({"default": None}, "Whether h(-z) = h(z).  [default: symmetric]"),
+    "alpha": ({"type": float}, "Strong convexity of h.  [default: 0.01]"),
+    "epsilon": (_RANGE, "Regularisation relative to the mean cost.  [default: 0.01]"),
+    "max_iter": ({"type": int}, "Training steps.  [default: 500]"),
+    "batch_size": ({"type": int}, "Points of each cloud in a training step.  [default: all]"),
+    "n_init": (
+        {"type": int},
+        "Starts, of which the one with the least loss is kept.  [default: 1]",
+    ),
+    "learning_rate": (_RANGE, "Adam's rate for h.  [default: 0.05]"),
+    "diffeo_learning_rate": (_RANGE, "Adam's rate for the flows.  [default: 0.005]"),
+    "dual": (_DUAL, "How potentials are found in training.  [default: newton]"),
+    "differentiate": (_DIFFERENTIATE, "How potentials are differentiated.  [default: implicit]"),
+    "dtype": (_DTYPE, "Precision.  [default: float64]"),
 }
 
-training_options = grouped(
-    "training",
-    {
-        name: (
-            "--symmetric/--no-symmetric" if name == "symmetric" else flag_of(name),
-            {"default": None, "help": f"{text}  [default: {default}]"} | settings,
-        )
-        for name, (settings, text, default) in _TRAINING.items()
-    },
-)
+training_options = grouped("training", _TRAINING, {"symmetric": "--symmetric/--no-symmetric"})
 """Gives a command the options of training as ``training``; None for those that are not given."""
 
 

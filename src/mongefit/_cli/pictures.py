@@ -30,21 +30,10 @@ def draw(
     target: Points,
     truth: Points | None,
 ) -> None:
-    """Draw the map of each titled model, then the cost of the last one and how it was trained."""
-    *_, model = models.values()
-    _save_map(paths["map.png"], models, source, target, truth)
-    console.written.append(paths["map.png"])
-    save_cost(paths["cost.png"], model, source)
-    console.written.append(paths["cost.png"])
-    if "history.png" in paths:
-        save_figure(plot_history(model.history_), paths["history.png"])
-        console.written.append(paths["history.png"])
+    """Draw the maps of titled models, then the cost of the last one and how it was trained.
 
-
-def _save_map(
-    path: str, models: Mapping[str, MongeMap], source: Points, target: Points, truth: Points | None
-) -> None:
-    """Draw the map of each model in a panel of its own, side by side, on the same axes."""
+    The maps have a panel each, side by side, with the same axes.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * len(models), 4.6), layout="constrained")
@@ -52,7 +41,13 @@ def _save_map(
     for ax, (title, model) in zip(panels, models.items(), strict=True):
         plot_map(source, target, model.transform(source), truth=truth, ax=ax, title=title)
         ax.label_outer()
-    save_figure(figure, path)
+    save_figure(figure, paths["map.png"])
+    console.written.append(paths["map.png"])
+    save_cost(paths["cost.png"], model, source)
+    console.written.append(paths["cost.png"])
+    if "history.png" in paths:
+        save_figure(plot_history(model.history_), paths["history.png"])
+        console.written.append(paths["history.png"])
 
 
 def save_cost(path: str, model: MongeMap, source: Points) -> None:

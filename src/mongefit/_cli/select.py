@@ -81,9 +81,8 @@ def select(
     from mongefit._cli.inputs import inputs_of
     from mongefit.single_cell._mapping import with_origin
 
-    inputs = inputs_of(taken)
-    say_cells(console, taken, inputs, source)
-    inputs.say_known(console, pairs, learns=False)
+    say_cells(console, taken, source)
+    inputs_of(taken).say_known(console, pairs, learns=False)
     console.note("Compiling, which takes longest the first time; then training on each fold.")
     settings: dict[str, Any] = taken.known_pairs() | {
         "n_folds": folds,

@@ -31,10 +31,7 @@ def fit_baseline(
     """The map of the squared Euclidean cost, at the epsilon that was asked of the model."""
     epsilon = model.diagnostics_["epsilon_requested"]
     baseline = MongeMap(
-        "sqeuclidean",
-        epsilon=epsilon,
-        normalize_weight=model.normalize_weight,
-        dtype=model.dtype,
+        "sqeuclidean", epsilon=epsilon, normalize_weight=model.normalize_weight, dtype=model.dtype
     )
     # Of the data the model has warned; the one thing that matters here is noted below.
     with ignored_warnings():

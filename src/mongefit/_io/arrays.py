@@ -13,9 +13,11 @@ from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from mongefit._io.tables import Content, too_large
+from mongefit._io.paths import too_large
+from mongefit._io.text import Content
 from mongefit.errors import DataError, did_you_mean
 
 _NPY_MAGIC = b"\x93NUMPY"
@@ -71,11 +73,10 @@ def read_npz(file: str, name: str | None, content: Content, max_bytes: int) -> N
         elif name not in members:
             hint = did_you_mean(name, members)
             raise DataError(f"{file} holds no array {name!r}. Arrays: {present}.{hint}")
-        member = members[name]
-        where = f"{file}:{name}"
-        if member.file_size > max_bytes:
-            raise DataError(too_large(where, member.file_size, max_bytes))
+        where, member = f"{file}:{name}", members[name]
         size = member.file_size
+        if size > max_bytes:
+            raise DataError(too_large(where, size, max_bytes))
         return _read_array(lambda: archive.open(member), size, where, content, max_bytes)
 
 
@@ -121,21 +122,16 @@ def _read_array(
         )
     try:
         with opener() as stream:
-            result: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+            return npy.read_array(stream, allow_pickle=False)
     except _DAMAGED as error:
         raise DataError(f"{where} is damaged: {error}. Write it again.") from error
-    return result
 
 
 def _read_header(head: bytes) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     stream = io.BytesIO(head)
-    version = np.lib.format.read_magic(stream)
+    version = npy.read_magic(stream)
     # Versions 2 and 3 differ in the encoding of field names, which tables of numbers do not have.
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(stream)
     if any(length < 0 for length in shape):
         raise ValueError(f"negative length in the shape {shape}")

@@ -1,4 +1,4 @@
-"""Names of files: which can be read, and what to say of one that cannot be found."""
+"""Which files can be read, and what to say of those that cannot."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ StrPath = str | os.PathLike[str]
 
 SUFFIXES = (".csv", ".tsv", ".npy", ".npz")
 """Extensions of the files that can be read and written."""
+
+MAX_BYTES = 8 * 2**30
+"""Largest array, in bytes, that is read unless the caller allows more."""
 
 
 def suffix_of(path: StrPath) -> str:
@@ -50,3 +53,11 @@ def unknown_suffix(path: StrPath, suffixes: Sequence[str]) -> str:
     found = f"the extension {suffix}" if suffix else "no extension"
     known = ", ".join(suffixes)
     return f"{os.fspath(path)} has {found}. Known: {known}.{did_you_mean(suffix, suffixes)}"
+
+
+def too_large(where: str, needed: int, max_bytes: int) -> str:
+    """What to say of a table that takes more memory than it may."""
+    return (
+        f"{where} needs {needed / 2**30:.3g} GiB of memory, above the limit of "
+        f"{max_bytes / 2**30:.3g} GiB. If this is right, raise max_bytes."
+    )

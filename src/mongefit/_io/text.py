@@ -1,29 +1,62 @@
-"""Tables as text, with commas or tabs between the cells."""
+"""What the cells of a table may hold, and tables as text with commas or tabs between them."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._io.paths import SUFFIXES
-from mongefit._io.tables import POINTS, Content, parses, too_large
+from mongefit._io.paths import SUFFIXES, too_large
 from mongefit.errors import DataError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
+class Content(NamedTuple):
+    """What the cells of a table may hold."""
+
+    name: str
+    parse: Callable[[str], Any]
+    typecode: str
+    kinds: str
+    columns: int | None = None
+
+
+def _parse_number(text: str) -> float:
+    if "_" in text:  # float() takes 1_000, which in a table is more likely a label
+        raise ValueError
+    return float(text)
+
+
+def _parse_row_number(text: str) -> int:
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
+        raise ValueError
+    return int(text)
+
+
+POINTS = Content("number", _parse_number, "d", "iuf")
+PAIRS = Content("row number", _parse_row_number, "q", "iu", columns=2)
+
+
+def parses(content: Content, cell: str) -> bool:
+    """Whether a cell holds what it may."""
+    try:
+        content.parse(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def read_text(file: str, delimiter: str, content: Content, max_bytes: int) -> NDArray[Any]:
     """The cells of a text file, [n, d]; faults are named by line and column."""
     values: array[Any] = array(content.typecode)
-    columns = 0
-    blank = 0
-    end = 0
+    columns = blank = end = 0
     try:
         # Without newline="" the line numbers of the reader would miscount quoted line breaks.
         with open(file, encoding="utf-8-sig", newline="") as stream:

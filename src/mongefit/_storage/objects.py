@@ -164,12 +164,11 @@ def field_types(cls: type) -> dict[str, Any]:
 
     Cached, because it evaluates the annotations of the class: nothing may run while a file is read.
     """
-    names = [field.name for field in dataclasses.fields(cls)]
     try:
         hints = typing.get_type_hints(cls)
     except NameError:  # an own class that imports its types for a type checker alone
         hints = {}
-    return {name: hints.get(name, Any) for name in names}
+    return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(cls)}
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -185,11 +184,9 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(fits(each, arguments[0]) for each in value)
     if origin is NonTrainable:
         return isinstance(value, NonTrainable) and fits(value.tree, arguments[0])
-    if hint is None or hint is type(None):
-        return value is None
     if hint is float:
         return type(value) in (int, float)
-    if hint in (int, bool, str):
+    if hint in (int, bool, str, types.NoneType):
         return type(value) is hint
     if hint is jax.Array or (isinstance(hint, type) and issubclass(hint, AbstractArray)):
         return isinstance(value, hint)

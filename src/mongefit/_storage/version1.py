@@ -77,9 +77,7 @@ def _function(spec: dict[str, Any]) -> dict[str, Any]:
         return _object("Mahalanobis", {"_matrix": matrix})
     if kind == "power_norm":
         return _object("PowerNorm", {"exponent": spec["exponent"], "alpha": spec["alpha"]})
-    if kind == "sqeuclidean":
-        return _object("SquaredEuclidean", {})
-    return _object(str(kind), {})
+    return _object("SquaredEuclidean" if kind == "sqeuclidean" else str(kind), {})
 
 
 def _network(spec: dict[str, Any], name: str, *, quadratic: bool) -> dict[str, Any]:
