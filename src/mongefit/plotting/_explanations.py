@@ -41,7 +41,7 @@ def plot_curvature(
     )
     ax.set_xlim(0.4, len(number) + 0.6)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    ax.set_xlabel("direction, the dearest first")
+    ax.set_xlabel("direction, the most expensive first")
     ax.set_ylabel("curvature", color=BLUE)
     twin.set_ylim(0, 1)
     twin.set_ylabel(label, color=VERMILLION)

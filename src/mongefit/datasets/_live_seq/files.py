@@ -6,22 +6,11 @@ import contextlib
 import csv
 import gzip
 import hashlib
-import os
 import zlib
 from collections.abc import Iterator
 
-from mongefit._io import StrPath, missing_file
+from mongefit._io import StrPath, require_file
 from mongefit.errors import DataError
-
-
-def require_file(path: StrPath) -> str:
-    """The path as text, if it is that of a file."""
-    file = os.fspath(path)
-    if os.path.isdir(file):
-        raise DataError(f"{file} is a folder. Name a file in it.")
-    if not os.path.exists(file):
-        raise DataError(missing_file(file))
-    return file
 
 
 @contextlib.contextmanager

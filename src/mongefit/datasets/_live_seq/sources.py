@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from mongefit._io import StrPath, atomic_write
-from mongefit.datasets._live_seq.files import file_digest, require_file
+from mongefit._io import StrPath, atomic_write, require_file
+from mongefit.datasets._live_seq.files import file_digest
 from mongefit.errors import DataError, warn_user
 
 ACCESSION = "GSE141064"
