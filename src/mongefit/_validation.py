@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from mongefit._runtime import require_memory
-from mongefit.errors import DataError, Option, OptionError, did_you_mean, warn_user
+from mongefit.errors import DataError, Option, OptionError, did_you_mean, warn_user, wrong_option
 
 
 def _as_array(value: Any, name: str) -> NDArray[Any]:
@@ -53,20 +53,18 @@ def check_points(points: Any, name: str) -> NDArray[np.float64]:
             f"{name} must be two-dimensional, points in rows: Expected 2D array, got "
             f"{array.ndim}D array instead, with shape {array.shape}.{hint}"
         )
-    if array.shape[0] == 0 or array.shape[1] == 0:
+    if not array.size:
         raise DataError(
             f"{name} has no points or no features: 0 sample(s) or 0 feature(s) "
             f"(shape={array.shape}) while a minimum of 1 is required."
         )
     if not np.all(finite := np.isfinite(array)):
-        rows, columns = np.nonzero(~finite)
-        shown = ", ".join(
-            f"row {row} column {column}" for row, column in zip(rows[:3], columns[:3], strict=True)
-        )
-        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        places = np.argwhere(~finite)
+        shown = ", ".join(f"row {row} column {column}" for row, column in places[:3])
+        more = f" and {len(places) - 3} more" if len(places) > 3 else ""
         raise DataError(
-            f"{name} contains NaN or infinity in {len(np.unique(rows))} rows: {shown}{more}. "
-            "Remove these rows or fill them in."
+            f"{name} contains NaN or infinity in {len(np.unique(places[:, 0]))} rows: {shown}{more}"
+            ". Remove these rows or fill them in."
         )
     # In one memory layout, because sums depend on it in the last bit.
     return np.ascontiguousarray(array, dtype=np.float64)
@@ -106,14 +104,9 @@ def check_weights(
 
 
 class Knowledge(NamedTuple):
-    """What is known of the map, checked.
+    """What is known of the map, checked: pairs [k, 2], their weights, and the rows of each group.
 
-    Attributes
-    ----------
-    pairs, pair_weight
-        Row numbers [k, 2] of known pairs and their weights, or None.
-    groups
-        Rows of each group in the source and in the target, in the same order, or None.
+    The groups of the source and of the target are in the same order.
     """
 
     pairs: NDArray[np.int64] | None = None
@@ -144,14 +137,20 @@ def check_pairs(
         if weight is not None:
             raise DataError("pair_weight was given without pairs.")
         return None, None
-    confidence = _check_pair_weight(weight, len(array))
+    # Only relative weights matter. They are one on average over the pairs that count: a pair of
+    # weight 0 is as good as left out.
+    confidence = np.ones(len(array))
+    if weight is not None:
+        share = check_weights(weight, len(array), "pair_weight", normalize=True)
+        confidence = np.count_nonzero(share) * share
     _, first = np.unique(array, axis=0, return_index=True)
     if len(first) < len(array):
         warn_user(
             f"{len(array) - len(first)} of {len(array)} pairs are repeated; each is counted once."
         )
         array, confidence = array[np.sort(first)], confidence[np.sort(first)]
-    _check_one_to_one(array, many_to_many=many_to_many)
+    if not many_to_many:
+        _check_one_to_one(array)
     if len(array) == 1:
         warn_user(
             "Only one pair is known: it can be met by many costs, and says little about the map "
@@ -202,18 +201,7 @@ def _check_pair_table(pairs: Any, n: int, m: int, name: str) -> NDArray[np.int64
     return array.astype(np.int64)
 
 
-def _check_pair_weight(weight: Any, size: int) -> NDArray[np.float64]:
-    if weight is None:
-        return np.ones(size)
-    # Confidences are relative, so any sum will do.
-    # One on average over the pairs that count: one of weight 0 is as good as left out.
-    share = check_weights(weight, size, "pair_weight", normalize=True)
-    return np.count_nonzero(share) * share
-
-
-def _check_one_to_one(pairs: NDArray[np.int64], *, many_to_many: bool) -> None:
-    if many_to_many:
-        return
+def _check_one_to_one(pairs: NDArray[np.int64]) -> None:
     sources, counts = np.unique(pairs[:, 0], return_counts=True)
     if np.any(counts > 1):
         row = int(sources[np.argmax(counts > 1)])
@@ -225,11 +213,10 @@ def _check_one_to_one(pairs: NDArray[np.int64], *, many_to_many: bool) -> None:
             many_to_many=Option("many_to_many", True),
         )  # fmt: skip
     targets, counts = np.unique(pairs[:, 1], return_counts=True)
-    if np.any(counts > 1):
-        row = int(targets[np.argmax(counts > 1)])
+    if np.any(several := counts > 1):
         warn_user(
-            f"{int(np.sum(counts > 1))} targets are paired with several sources (first: target "
-            f"row {row}); the reverse map will fit their mean."
+            f"{several.sum()} targets are paired with several sources (first: target row "
+            f"{targets[np.argmax(several)]}); the reverse map will fit their mean."
         )
 
 
@@ -261,13 +248,13 @@ def check_groups(
                     f"groups has NaN for row {row} of {cloud}. Points whose group is not known "
                     "are marked by None."
                 )
-            if label is not None and not (_is_whole(label) and label == -1):
+            if label is not None and not (isinstance(label, numbers.Integral) and label == -1):
                 rows.setdefault(label, []).append(row)
         sides.append(rows)
     for here, there, cloud in ((0, 1, "X"), (1, 0, "Y")):
         for label in sides[here]:
             if label not in sides[there]:
-                near = did_you_mean(str(label), list(map(str, sides[there])))
+                near = did_you_mean(str(label), sides[there])
                 raise DataError(
                     f"The group {label!r} occurs in {cloud} only; a group needs points on both "
                     f"sides.{near} Points whose group is not known are marked by None."
@@ -280,10 +267,6 @@ def check_groups(
             if weight[group].sum() <= 0:
                 raise DataError(f"The group {label!r} has no mass in {cloud}: its weights are 0.")
     return members[0], members[1]
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_same_features(X: Any, Y: Any, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
@@ -303,9 +286,7 @@ def check_same_features(X: Any, Y: Any, x: NDArray[np.float64], y: NDArray[np.fl
 def check_switch(value: Any, name: str) -> bool:
     """True or False; texts such as "no", which Python takes for true, are refused."""
     if not isinstance(value, bool | np.bool_):
-        raise OptionError(
-            "{option} must be True or False, got {value!r}.", option=Option(name), value=value
-        )
+        raise wrong_option(name, "True or False", value)
     return bool(value)
 
 
@@ -313,34 +294,25 @@ def check_choice(value: Any, name: str, choices: Iterable[str], *, others: str =
     """One of several words; ``others`` says what else there could have been."""
     words = list(choices)
     if not isinstance(value, str) or value not in words:
-        raise OptionError(
-            "{option} must be one of {words}{others}, got {value!r}.{hint}",
-            option=Option(name), words=", ".join(words), others=f" or {others}" if others else "",
-            value=value, hint=did_you_mean(str(value), words),
-        )  # fmt: skip
+        needed = f"one of {', '.join(words)}{f' or {others}' if others else ''}"
+        raise wrong_option(name, needed, value, hint=did_you_mean(str(value), words))
     return value
 
 
 def check_positive(value: Any, name: str, *, zero: bool = False) -> float:
     """A finite number above zero, or from zero on with ``zero``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise OptionError("{name} must be a number, got {value!r}.", name=Option(name), value=value)
+        raise wrong_option(name, "a number", value)
     number = float(value)
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
-        raise OptionError(
-            "{name} must be {kind} and finite, got {value!r}.",
-            name=Option(name), kind="non-negative" if zero else "positive", value=value,
-        )  # fmt: skip
+        raise wrong_option(name, f"{'non-negative' if zero else 'positive'} and finite", value)
     return number
 
 
 def check_count(value: Any, name: str, *, minimum: int = 0) -> int:
     """A whole number from ``minimum`` on."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
-        raise OptionError(
-            "{name} must be a whole number >= {minimum}, got {value!r}.",
-            name=Option(name), minimum=minimum, value=value,
-        )  # fmt: skip
+        raise wrong_option(name, f"a whole number >= {minimum}", value)
     return int(value)
 
 
@@ -352,12 +324,8 @@ def check_schedule(value: Any, name: str) -> tuple[float, float]:
     try:
         start, end = value
     except (TypeError, ValueError):
-        raise OptionError(
-            "{name} must be a number or a pair (start, end), got {value!r}.",
-            name=Option(name), value=value,
-        ) from None  # fmt: skip
-    start = check_positive(start, f"{name}'s start")
-    end = check_positive(end, f"{name}'s end")
+        raise wrong_option(name, "a number or a pair (start, end)", value) from None
+    start, end = check_positive(start, f"{name}'s start"), check_positive(end, f"{name}'s end")
     if end > start:
         warn_user(
             "{name} rises from {start:g} to {end:g}; training usually goes from a large one to a "
@@ -369,19 +337,16 @@ def check_schedule(value: Any, name: str) -> tuple[float, float]:
 
 def check_layers(sizes: Any) -> tuple[int, ...]:
     """Widths of the hidden layers, at least one."""
+    name = "hidden_layer_sizes"
     try:
         sizes = (sizes,) if isinstance(sizes, numbers.Integral) else tuple(sizes)
     except TypeError:
-        raise OptionError(
-            "{name} must be a tuple of widths, such as (64, 64), got {sizes!r}.",
-            name=Option("hidden_layer_sizes"), sizes=sizes,
-        ) from None  # fmt: skip
+        raise wrong_option(name, "a tuple of widths, such as (64, 64)", sizes) from None
     if not sizes:
         raise OptionError(
-            "{name} is empty; give at least one width, such as (64, 64).",
-            name=Option("hidden_layer_sizes"),
+            "{name} is empty; give at least one width, such as (64, 64).", name=Option(name)
         )
-    return tuple(check_count(size, "hidden_layer_sizes", minimum=1) for size in sizes)
+    return tuple(check_count(size, name, minimum=1) for size in sizes)
 
 
 def check_seed(random_state: Any) -> int:

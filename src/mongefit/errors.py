@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import os
 import re
 import sys
@@ -51,8 +52,7 @@ class Suggestion(NamedTuple):
     @classmethod
     def of(cls, name: str, word: str, candidates: Iterable[Any]) -> Suggestion:
         """An option with those of its possible values that look like a word."""
-        near = near_matches(word, map(str, candidates))
-        return cls(tuple(Option(name, value) for value in near))
+        return cls(tuple(Option(name, value) for value in _near_matches(word, candidates)))
 
     def render(self, spell: Callable[[Option], str] = str) -> str:
         """' Did you mean …?', or nothing."""
@@ -60,14 +60,9 @@ class Suggestion(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A text with named gaps, and what goes into them.
+    """A text with gaps as for `str.format`, unless there are no fields, and what goes into them.
 
-    Attributes
-    ----------
-    template
-        The text, with gaps as for `str.format`; as it is where there are no fields.
-    fields
-        Values of the gaps: an `Option`, `InPython`, `Suggestion`, or anything that prints itself.
+    A field is an `Option`, `InPython`, `Suggestion`, or anything that prints itself.
     """
 
     template: str
@@ -87,24 +82,14 @@ class Message(NamedTuple):
 
 
 class MongefitError(Exception):
-    """An error with a message that each surface writes in its own words.
-
-    Attributes
-    ----------
-    message
-        The message, with its fields.
-    """
+    """An error with a ``message`` that each surface writes in its own words."""
 
     def __init__(self, template: str = "", **fields: Any):
         self.message = Message(template, fields)
         super().__init__(self.message.render())
 
     def __reduce__(self) -> Any:
-        return _rebuild, (type(self), self.message)
-
-
-def _rebuild(kind: type[MongefitError], message: Message) -> MongefitError:
-    return kind(message.template, **message.fields)
+        return functools.partial(type(self), self.message.template, **self.message.fields), ()
 
 
 class DataError(MongefitError, ValueError):
@@ -135,16 +120,23 @@ class ConvergenceError(MongefitError, RuntimeError):
     """A solve did not converge and ``strict`` was set, or nothing usable was found."""
 
 
-def near_matches(word: str, candidates: Iterable[str]) -> list[str]:
-    """Candidates that look like a word."""
-    originals = {candidate.lower(): candidate for candidate in candidates}
+def _near_matches(word: str, candidates: Iterable[Any]) -> list[str]:
+    originals = {str(candidate).lower(): str(candidate) for candidate in candidates}
     return [originals[key] for key in difflib.get_close_matches(word.lower(), originals)]
 
 
-def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """' Did you mean …?' with the near matches, or nothing."""
-    near = near_matches(word, candidates)
+def did_you_mean(word: str, candidates: Iterable[Any]) -> str:
+    """' Did you mean …?' with the candidates that look like a word, or nothing."""
+    near = _near_matches(word, candidates)
     return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def wrong_option(name: str, needed: str, value: Any, *, hint: str = "") -> OptionError:
+    """The error of an option that must be something else."""
+    return OptionError(
+        "{name} must be {needed}, got {value!r}.{hint}",
+        name=Option(name), needed=needed, value=value, hint=hint,
+    )  # fmt: skip
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -159,6 +151,15 @@ def warn_user(template: str, category: type[Warning] = UserWarning, **fields: An
     warning = category(message.render())
     warning.message = message  # type: ignore[attr-defined]
     _warn(warning)
+
+
+def warn_or_raise(template: str, *, strict: bool, **fields: Any) -> None:
+    """Warn that something did not converge, or raise a `ConvergenceError` if ``strict`` is set."""
+    if strict:
+        raise ConvergenceError(template, **fields)
+    from sklearn.exceptions import ConvergenceWarning
+
+    warn_user(template, ConvergenceWarning, **fields)
 
 
 def _warn(warning: Warning) -> None:
@@ -182,24 +183,17 @@ def noted_warnings(notes: list[str] | None = None) -> Iterator[list[str]]:
         _warn(warning)
 
 
-@contextlib.contextmanager
-def ignored_warnings() -> Iterator[None]:
+def ignored_warnings() -> warnings.catch_warnings[None]:
     """Leave out warnings that do not concern the user."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 @contextlib.contextmanager
 def summarised_warnings(noun: str) -> Iterator[None]:
     """Warn once, at the end of the block, of what happened in several of many fits.
 
-    Warnings that differ only in their numbers count as one; the first of them is shown.
-
-    Parameters
-    ----------
-    noun
-        What the fits are called, in the plural, such as "members".
+    Warnings that differ only in their numbers count as one; the first of them is shown. ``noun`` is
+    what the fits are called, in the plural, such as "members".
     """
     with _caught_warnings() as caught:
         yield
