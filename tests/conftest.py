@@ -112,11 +112,11 @@ def x64():
 @pytest.fixture
 def untrained(monkeypatch):
     """Fits with small networks and no steps: what is tested is what surrounds training."""
-    from mongefit import _fitting
+    from mongefit._estimators import monge_map
 
-    options = _fitting.FitOptions
+    options = monge_map.FitOptions
     small = {"hidden_layer_sizes": (4,), "max_iter": 0}
-    monkeypatch.setattr(_fitting, "FitOptions", lambda **given: options(**given | small))
+    monkeypatch.setattr(monge_map, "FitOptions", lambda **given: options(**given | small))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any, Self
 
@@ -17,11 +18,13 @@ from mongefit._estimators.monge_map import MongeMap
 from mongefit._progress import ProgressBar
 from mongefit._validation import check_count, check_points, check_seed
 from mongefit.errors import DataError, OptionError, summarised_warnings
+from mongefit.model_selection import default_candidates
 from mongefit.model_selection._folds import Known, Thinned, check_max_points
 
 _REACH = 0.95
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Several maps, each trained on clones drawn with replacement and on other points.
 
@@ -54,20 +57,12 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         from the mean of these members' predictions.
     """
 
-    def __init__(
-        self,
-        estimator: MongeMap | None = None,
-        *,
-        n_members: int = 10,
-        max_points: int | None = 512,
-        random_state: int | np.random.RandomState | None = 0,
-        verbose: int = 0,
-    ):
-        self.estimator = estimator
-        self.n_members = n_members
-        self.max_points = max_points
-        self.random_state = random_state
-        self.verbose = verbose
+    estimator: MongeMap | None = None
+    _: dataclasses.KW_ONLY
+    n_members: int = 10
+    max_points: int | None = 512
+    random_state: int | np.random.RandomState | None = 0
+    verbose: int = 0
 
     def fit(
         self,
@@ -82,17 +77,8 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> Self:
         """Train the members.
 
-        Parameters
-        ----------
-        X, Y
-            Source and target points, [n, d] and [m, d].
-        pairs, pair_weight
-            Known pairs, integers [k, 2], and how much each counts.
-        clones
-            A label for each pair; pairs with the same one are drawn together. By default pairs that
-            share a point are.
-        source_weight, target_weight
-            Weights of the points, non-negative with sum 1; uniform by default.
+        Parameters are those of `mongefit.model_selection.select`; pairs of one clone are drawn
+        together.
         """
         if not isinstance(self.estimator, MongeMap | None):
             raise OptionError(f"estimator must be a MongeMap, got {self.estimator!r}.")
@@ -112,13 +98,9 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     raise failure
             members = [fit.estimator for fit in fits]
             scores = _scores(known, counts, np.stack([m.transform(sources) for m in members]))
-        self._restore(
-            members,
-            {
-                "counts": counts, "scores": scores, "anchors": sources,
-                "reach": _usual_distance(sources, known.clone),
-            },
-        )  # fmt: skip
+        reach = _usual_distance(sources, known.clone)
+        calibration = {"counts": counts, "scores": scores, "anchors": sources, "reach": reach}
+        self._restore(members, calibration)
         validate_data(self, X, skip_check_array=True)
         return self
 
@@ -140,10 +122,8 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _calibration(self) -> dict[str, Any]:
         """What is learned beside the members."""
-        return {
-            "counts": self.counts_, "scores": self.scores_, "anchors": self._anchors.data,
-            "reach": self._reach,
-        }  # fmt: skip
+        anchors, reach = self._anchors.data, self._reach
+        return {"counts": self.counts_, "scores": self.scores_, "anchors": anchors, "reach": reach}
 
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
         """The mean of the members' predictions for every row of X."""
@@ -195,17 +175,13 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _fit_of(self, known: Known, drawn: NDArray[np.int64], size: int | None, seed: int) -> Fit:
         """The fit of a member."""
         part = Thinned.of(known, size, seed)
-        model = default_member() if self.estimator is None else unfitted(self.estimator)
+        if self.estimator is None:
+            model = next(iter(default_candidates().values())).set_params(max_iter=30)
+        else:
+            model = unfitted(self.estimator)
         model.set_params(many_to_many=True, batch_size=None, verbose=0, random_state=seed)
         # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
         return Fit(model, part.arguments(known.weight * drawn[known.clone]))
-
-
-def default_member() -> MongeMap:
-    """What an ensemble is made of where nothing else is asked for."""
-    from mongefit.model_selection import default_candidates
-
-    return next(iter(default_candidates().values())).set_params(max_iter=30)
 
 
 def _scores(

@@ -9,76 +9,22 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from mongefit._estimators.queries import EntropicQueries
+from mongefit._options import FitOptions
 
 if TYPE_CHECKING:
-    from optax import GradientTransformation
-
-    from mongefit._convex import ConvexFunction
-    from mongefit._duals import DualSolver
     from mongefit._fitting import Record, Task
-    from mongefit._flows import Diffeo
     from mongefit._io import StrPath
     from mongefit._training import Checkpoint
     from mongefit._validation import Knowledge
     from mongefit.losses import Term
 
 
-class CostLearner(EntropicQueries):
+class CostLearner(FitOptions, EntropicQueries):
     """An estimator that learns a cost h(Φμ(x) − Φν(y)); concrete classes say from which losses."""
-
-    def __init__(
-        self,
-        cost: str | ConvexFunction = "icnn",
-        diffeo: str | Diffeo | tuple[Diffeo | None, Diffeo | None] | None = None,
-        *,
-        hidden_layer_sizes: tuple[int, ...] = (64, 64),
-        symmetric: bool = True,
-        alpha: float = 0.01,
-        epsilon: float | tuple[float, float] = 0.01,
-        max_iter: int = 500,
-        batch_size: int | None = None,
-        learning_rate: float | tuple[float, float] = 0.05,
-        diffeo_learning_rate: float | tuple[float, float] = 0.005,
-        optimizer: GradientTransformation | None = None,
-        losses: list[Any] | None = None,
-        penalties: list[Any] | None = None,
-        dual: str | DualSolver = "newton",
-        differentiate: str = "implicit",
-        many_to_many: bool = False,
-        n_init: int = 1,
-        normalize_weight: bool = False,
-        random_state: int | np.random.RandomState | None = 0,
-        dtype: str = "float64",
-        strict: bool = False,
-        verbose: int = 0,
-    ):
-        self.cost = cost
-        self.diffeo = diffeo
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.symmetric = symmetric
-        self.alpha = alpha
-        self.epsilon = epsilon
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.diffeo_learning_rate = diffeo_learning_rate
-        self.optimizer = optimizer
-        self.losses = losses
-        self.penalties = penalties
-        self.dual = dual
-        self.differentiate = differentiate
-        self.many_to_many = many_to_many
-        self.n_init = n_init
-        self.normalize_weight = normalize_weight
-        self.random_state = random_state
-        self.dtype = dtype
-        self.strict = strict
-        self.verbose = verbose
 
     def fit(
         self,
@@ -95,7 +41,7 @@ class CostLearner(EntropicQueries):
         resume: bool = False,
         callback: Callable[[Record], Any] | None = None,
     ) -> Self:
-        """Learn the cost and build its map.
+        """Learn the cost, build its map, and return this estimator.
 
         Parameters
         ----------
@@ -124,11 +70,6 @@ class CostLearner(EntropicQueries):
             Called with a `mongefit.Record` every ten steps: step, loss, each term, epsilon, solver
             health, validation error. If it raises StopIteration, training ends there and the map of
             the best cost so far is built. Any other error ends the fit; a checkpoint is kept.
-
-        Returns
-        -------
-        Self
-            This estimator.
         """
         from mongefit import _fitting
 
@@ -142,7 +83,7 @@ class CostLearner(EntropicQueries):
 
     def _prepare(self, X: ArrayLike, Y: ArrayLike, **knowledge: Any) -> Task:
         """What `fit` with these arguments would train; see `mongefit._fitting`."""
-        from mongefit._fitting import FitData, FitOptions, prepare
+        from mongefit._fitting import FitData, prepare
 
         options = FitOptions(**self.get_params(deep=False))
         return prepare(options, FitData(X, Y, **knowledge), choose_losses=self._choose_losses)
@@ -166,9 +107,8 @@ def _check_checkpoint(checkpoint: Any, resume: bool) -> Checkpoint | None:
     if resume:
         raise OptionError(
             "{resume} needs {checkpoint}, a folder to go on from.",
-            resume=Option("resume"),
-            checkpoint=Option("checkpoint"),
-        )
+            resume=Option("resume"), checkpoint=Option("checkpoint"),
+        )  # fmt: skip
     return checkpoint
 
 

@@ -13,9 +13,9 @@ from mongefit._fitting.finishing import Fitted as Fitted
 from mongefit._fitting.finishing import finish as finish
 from mongefit._fitting.finishing import finish_cost as finish_cost
 from mongefit._fitting.many import train_alike as train_alike
-from mongefit._fitting.options import FitOptions as FitOptions
 from mongefit._fitting.preparing import Task as Task
 from mongefit._fitting.preparing import prepare as prepare
 from mongefit._fitting.training import Record as Record
 from mongefit._fitting.training import fit as fit
 from mongefit._fitting.training import train as train
+from mongefit._options import FitOptions as FitOptions

@@ -14,9 +14,9 @@ from jaxtyping import PRNGKeyArray
 from mongefit._convex import ICNN, ConvexFunction, SquaredEuclidean
 from mongefit._costs import Cost
 from mongefit._fitting.data import Clouds
-from mongefit._fitting.options import FitOptions
 from mongefit._flows import AutoregressiveFlow, Diffeo
 from mongefit._inverse import ConjugateICNN
+from mongefit._options import FitOptions
 from mongefit._registry import is_ours
 from mongefit._runtime import draw_on_cpu, filter_jit
 from mongefit._validation import check_choice, check_layers, check_positive

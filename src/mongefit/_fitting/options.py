@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import optax
 
 from mongefit._duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
+from mongefit._options import FitOptions
 from mongefit._validation import (
     check_choice,
     check_count,
@@ -25,34 +25,6 @@ DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
 # What training does for what users ask for.
 DIFFERENTIATIONS: dict[str, Differentiation] = {"implicit": "one_step", "unrolled": "unrolled"}
 DTYPES = ("float64", "mixed", "float32")
-
-
-@dataclasses.dataclass(frozen=True)
-class FitOptions:
-    """Options of a fit, unchecked; the names and defaults are those of `MongeMap`."""
-
-    cost: Any = "icnn"
-    diffeo: Any = None
-    hidden_layer_sizes: Any = (64, 64)
-    symmetric: Any = True
-    alpha: Any = 0.01
-    epsilon: Any = 0.01
-    max_iter: Any = 500
-    batch_size: Any = None
-    learning_rate: Any = 0.05
-    diffeo_learning_rate: Any = 0.005
-    optimizer: Any = None
-    losses: Any = None
-    penalties: Any = None
-    dual: Any = "newton"
-    differentiate: Any = "implicit"
-    many_to_many: Any = False
-    n_init: Any = 1
-    normalize_weight: Any = False
-    random_state: Any = 0
-    dtype: Any = "float64"
-    strict: Any = False
-    verbose: Any = 0
 
 
 class Checked(NamedTuple):

@@ -18,11 +18,11 @@ from mongefit._fitting.data import Clouds, FitData, check_clouds
 from mongefit._fitting.options import (
     DIFFERENTIATIONS,
     Checked,
-    FitOptions,
     check_options,
     check_terms,
 )
 from mongefit._numerics import cast
+from mongefit._options import FitOptions
 from mongefit._runtime import (
     chunk_size,
     double_precision,
