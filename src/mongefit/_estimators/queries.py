@@ -69,8 +69,8 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _store(self, X: ArrayLike, fitted: Fitted) -> Self:
         """Keep what was fitted. A fit that fails before leaves an unfitted one, or the last fit."""
         validate_data(self, X, skip_check_array=True)
-        for name, value in fitted.attributes().items():
-            setattr(self, name, value)
+        for name, value in vars(fitted).items():
+            setattr(self, f"{name}_", value)
         return self
 
     def __sklearn_tags__(self) -> Tags:

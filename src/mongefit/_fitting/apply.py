@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ from mongefit._runtime import (
     to_device,
 )
 from mongefit._transport import EntropicMap, Transported, build_map
-from mongefit.errors import ConvergenceError, ConvergenceWarning, InPython, Option, warn_user
+from mongefit.errors import ConvergenceError, InPython, Option, warn_or_raise, warn_user
 
 
 class Solved(NamedTuple):
@@ -101,12 +102,11 @@ def cost_matrix(
     """c(x_i, y_j) for all pairs of rows, in blocks of rows."""
     units, dtype = entropic_map.units, entropic_map.x.dtype
     y = units.into(target).astype(dtype)
-    blocks = _in_blocks(
-        lambda block: _cost_matrix(entropic_map.cost, units.into(block).astype(dtype), y),
-        source,
-        len(target),
-    )
-    return np.concatenate(blocks).astype(np.float64)
+
+    def costs(block):
+        return _cost_matrix(entropic_map.cost, units.into(block).astype(dtype), y)
+
+    return _in_blocks(costs, source, len(target)).astype(np.float64)
 
 
 @double_precision()
@@ -115,10 +115,7 @@ def transport_points(
 ) -> Transported:
     """The images of many points, in blocks, as NumPy arrays."""
     other = len(entropic_map.x if reverse else entropic_map.y)
-    blocks = _in_blocks(
-        lambda block: _transport(entropic_map, block, reverse=reverse), points, other
-    )
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+    return _in_blocks(partial(_transport, entropic_map, reverse=reverse), points, other)
 
 
 def map_points(
@@ -142,18 +139,13 @@ def map_points(
             "from the data."
         )
     if not np.all(result.converged):
-        template = (
+        warn_or_raise(
             "The inverse gradient did not converge at {lost} of {all} points (first: row {row}, "
-            "residual {residual:.1e}). A larger {alpha} helps.{where}"
-        )
-        fields = {
-            "lost": np.sum(~result.converged), "all": len(points),
-            "row": np.argmin(result.converged), "residual": result.residual.max(),
-            "alpha": Option("alpha"), "where": InPython(" map_.transport tells which."),
-        }  # fmt: skip
-        if strict:
-            raise ConvergenceError(template, **fields)
-        warn_user(template, ConvergenceWarning, **fields)
+            "residual {residual:.1e}). A larger {alpha} helps.{where}",
+            strict=strict, lost=np.sum(~result.converged), all=len(points),
+            row=np.argmin(result.converged), residual=result.residual.max(),
+            alpha=Option("alpha"), where=InPython(" map_.transport tells which."),
+        )  # fmt: skip
     _warn_of_distance(entropic_map, np.asarray(result.distance))
     return np.asarray(result.points, np.float64)
 
@@ -172,18 +164,13 @@ def _warn_of_distance(entropic_map: EntropicMap, distance: NDArray[np.floating])
         )
 
 
-def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -> list:
+def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -> Any:
     """Apply a function to blocks of rows, padded to a few sizes so that few shapes are compiled."""
     block = rows_per_call(len(points), other)
-    results = []
-    for start in range(0, len(points), block):
-        part = points[start : start + block]
-        padded = np.concatenate([part, np.repeat(part[-1:], block - len(part), axis=0)])
-        size = len(part)
-        results.append(
-            jax.tree.map(lambda leaf, size=size: np.asarray(leaf)[:size], function(padded))
-        )
-    return results
+    padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % block, axis=0)])
+    parts = np.split(padded, len(padded) // block)
+    results = [jax.tree.map(np.asarray, function(part)) for part in parts]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(points)], *results)
 
 
 def compile_tasks(clouds: Clouds, cost: Cost) -> list[Callable[[], None]]:

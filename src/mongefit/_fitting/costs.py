@@ -43,11 +43,6 @@ def _draw(
 _drawn = filter_jit(_draw, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def _draw_function(name: str, dim: int, sizes: tuple[int, ...], seed: int, **options: Any) -> Any:
-    """A function to learn, with random weights."""
-    return draw_on_cpu(_drawn, LEARNED[name], dim, sizes, np.asarray(seed), **options)
-
-
 def build_cost(dim: int, options: FitOptions, seed: int) -> Cost:
     """The cost at the start of training."""
     alpha = check_positive(options.alpha, "alpha")
@@ -57,14 +52,16 @@ def build_cost(dim: int, options: FitOptions, seed: int) -> Cost:
         h = cost
         _check_dimension(h, dim)
     elif check_choice(cost, "cost", COSTS, others="a ConvexFunction") in LEARNED:
-        h = _draw_function(cost, dim, sizes, seed, symmetric=options.symmetric, alpha=alpha)
+        own = {"symmetric": options.symmetric, "alpha": alpha}
+        h = draw_on_cpu(_drawn, LEARNED[cost], dim, sizes, np.asarray(seed), **own)
     else:
         h = SquaredEuclidean()
     if diffeo is None:
         return Cost(h)
     if isinstance(diffeo, Diffeo):
         return Cost(h, diffeo, diffeo)
-    if _is_pair_of_diffeos(diffeo):
+    is_pair = isinstance(diffeo, tuple) and len(diffeo) == 2
+    if is_pair and all(isinstance(phi, Diffeo | None) for phi in diffeo):
         return Cost(h, *diffeo)
     check_choice(diffeo, "diffeo", DIFFEOS, others="None, a Diffeo or a pair of them")
     if diffeo == "shared":
@@ -101,11 +98,3 @@ def _check_dimension(h: ConvexFunction, dim: int) -> None:
         raise DataError(
             f"The cost is made for another number of features than the {dim} of the data."
         ) from error
-
-
-def _is_pair_of_diffeos(value: Any) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and all(phi is None or isinstance(phi, Diffeo) for phi in value)
-    )

@@ -30,18 +30,10 @@ class FitData(NamedTuple):
 
 
 class Clouds(NamedTuple):
-    """Both clouds, checked, as given and in common units.
+    """Both clouds, checked.
 
-    Attributes
-    ----------
-    source, target
-        Points in the units of the data.
-    units
-        Common units.
-    x, y, a, b
-        Points and weights in common units and in the precision of the computation.
-    notes
-        What the user was warned of.
+    ``source`` and ``target`` are in the units of the data, ``x`` and ``y`` in common units and in
+    the precision of the computation. ``notes`` is what the user was warned of.
     """
 
     source: NDArray[np.float64]
@@ -94,9 +86,9 @@ def hash_arrays(*arrays: Any) -> str:
 
 
 def _warn_of_constant_features(source: np.ndarray, target: np.ndarray) -> None:
-    both_low = np.minimum(source.min(0), target.min(0))
-    both_high = np.maximum(source.max(0), target.max(0))
-    constant = np.nonzero(both_low == both_high)[0]
+    low = np.minimum(source.min(0), target.min(0))
+    high = np.maximum(source.max(0), target.max(0))
+    constant = np.flatnonzero(low == high)
     if len(constant) and len(source) + len(target) > 2:
         names = ", ".join(map(str, constant[:5]))
         warn_user(

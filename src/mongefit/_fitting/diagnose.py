@@ -1,4 +1,4 @@
-"""What is checked of a fitted map beside what its solvers say, and what users are told of it."""
+"""What is checked of a fitted map beside what its solvers say, and what users are warned of."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mongefit._duals import DualSolution, default_tolerance
 from mongefit._numerics import Status
 from mongefit._runtime import compile_ahead, to_device
 from mongefit._transport import EntropicMap, Transported
-from mongefit.errors import ConvergenceWarning, InPython, Message, Option, warn_user
+from mongefit.errors import ConvergenceWarning, InPython, Option, warn_or_raise, warn_user
 
 CHECKED = 1024
 """At how many of the fitted source points, evenly spread, the map is checked at most."""
@@ -43,16 +43,7 @@ def diagnose(
 ) -> dict[str, Any]:
     """Whether a map is what it should be, and how far it is from that.
 
-    Parameters
-    ----------
-    fitted
-        The map.
-    coupling
-        Its plan.
-    rows, moved
-        Source points, and where the map sends them.
-    dual
-        What the solver says of its solve.
+    ``moved`` is where the map sends the source points ``rows``, and ``coupling`` is its plan.
     """
     P, a, b = (np.asarray(part, np.float64) for part in (coupling, fitted.a, fitted.b))
     dtype = fitted.x.dtype
@@ -81,54 +72,46 @@ def diagnose(
         "checked_points": len(rows),
         "unsolved_source": np.flatnonzero(bad["source"]).tolist(),
         "unsolved_target": np.flatnonzero(bad["target"]).tolist(),
-        "plan_components": _count_components(least < P),
+        "plan_components": len(np.unique(connected_parts(*np.nonzero(least < P)))),
         "map_plan_gap": _map_plan_gap(fitted, P[rows], rows, moved.points),
         "smallest_curvature": _smallest_curvature(fitted, rows, moved.points),
     }
 
 
-def complaint(found: dict[str, Any]) -> Message | None:
-    """What went wrong with the final solve, or None."""
-    options = {name: Option(name) for name in ("alpha", "epsilon", "learning_rate")}
+def report(found: dict[str, Any], *, strict: bool) -> None:
+    """Warn of what is wrong with a map; raise if the final solve failed and ``strict`` is set."""
+    epsilon, learning_rate = Option("epsilon"), Option("learning_rate")
     if found["dual_status"] != "converged":
-        return Message(
+        warn_or_raise(
             "The dual solve did not converge at any epsilon from {first:g} to {last:g}: {why} "
             "(error {error:.1e}). Try a larger {epsilon}.",
-            {
-                "first": found["epsilon_requested"], "last": found["epsilon"],
-                "error": found["dual_error"], "why": Status[found["dual_status"].upper()].message,
-            } | options,
+            strict=strict, first=found["epsilon_requested"], last=found["epsilon"],
+            error=found["dual_error"], why=Status[found["dual_status"].upper()].message,
+            epsilon=epsilon,
         )  # fmt: skip
-    if found["epsilon"] > found["epsilon_requested"]:
-        return Message(
+    elif found["epsilon"] > found["epsilon_requested"]:
+        warn_or_raise(
             f"The dual solve did not converge at epsilon {found['epsilon_requested']:g}; the map "
             f"is that of epsilon {found['epsilon']:g}, the smallest that did.",
-            {},
+            strict=strict,
         )
-    if not found["converged"]:
+    elif not found["converged"]:
         rows = found["unsolved_source"]
-        return Message(
+        warn_or_raise(
             "The map was not found at {lost} of {all} source points (first: row {row}; inverse "
             "gradient residual {residual:.1e}, round trip of the flow {trip:.1e}, marginal error "
             "{error:.1e}). Try a larger {alpha} or a smaller {learning_rate}.",
-            {
-                "lost": len(rows), "all": found["checked_points"], "row": rows[0] if rows else 0,
-                "residual": found["inverse_residual"], "trip": found["round_trip"],
-                "error": found["marginal_error"],
-            } | options,
+            strict=strict, lost=len(rows), all=found["checked_points"], row=rows[0] if rows else 0,
+            residual=found["inverse_residual"], trip=found["round_trip"],
+            error=found["marginal_error"], alpha=Option("alpha"), learning_rate=learning_rate,
         )  # fmt: skip
-    return None
-
-
-def warn_of(found: dict[str, Any]) -> None:
-    """Warn of what is no failure but should be known."""
     if found["plan_components"] > 1:
         warn_user(
             "The plan falls into {parts} parts that exchange no mass at epsilon {at:g}. Within "
             "each the map is determined; a point between them may go with either. Raise {epsilon} "
             "if that matters.",
             ConvergenceWarning,
-            parts=found["plan_components"], at=found["epsilon"], epsilon=Option("epsilon"),
+            parts=found["plan_components"], at=found["epsilon"], epsilon=epsilon,
         )  # fmt: skip
     if found["skipped_steps"]:
         warn_user(
@@ -136,23 +119,24 @@ def warn_of(found: dict[str, Any]) -> None:
             "are many, lower {learning_rate} or raise {epsilon}.",
             ConvergenceWarning,
             skipped=found["skipped_steps"], where=InPython(" (see history_['applied'])"),
-            learning_rate=Option("learning_rate"), epsilon=Option("epsilon"),
+            learning_rate=learning_rate, epsilon=epsilon,
         )  # fmt: skip
 
 
-def _count_components(connected: NDArray[np.bool_]) -> int:
-    """Connected components, with at least one edge, of a bipartite graph."""
-    n, m = connected.shape
-    rows, columns = np.nonzero(connected)
-    graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(n + m, n + m))
-    _, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    return len(np.unique(label[rows]))
+def connected_parts(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The connected part of a bipartite graph that each edge, from a row to a column, is in."""
+    n = rows.max(initial=0) + 1
+    size = n + columns.max(initial=0) + 1
+    graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(size, size))
+    return scipy.sparse.csgraph.connected_components(graph, directed=False)[1][rows]
 
 
 def _map_plan_gap(fitted: EntropicMap, P, rows, images) -> float:
     """sqrt(Σ_i a_i ‖Φν(T(x_i)) − Σ_j P_ij v_j / a_i‖²) over some points, in common units."""
-    inside = fitted.units.into(images).astype(fitted.x.dtype)
-    latent, v = (np.asarray(_latent_target(fitted.cost, y)) for y in (inside, fitted.y))
+    cost, inside = fitted.cost, fitted.units.into(images).astype(fitted.x.dtype)
+    latent, v = (
+        np.asarray(y if cost.phi_nu is None else _flow(cost, y)) for y in (inside, fitted.y)
+    )
     mass = P.sum(1)
     weight = np.asarray(fitted.a, np.float64)[rows] * (mass > 0)
     mean = P @ v / np.where(mass > 0, mass, 1.0)[:, None]
@@ -186,10 +170,6 @@ def _smallest_curvature(fitted: EntropicMap, rows, images) -> float:
     if not np.all(np.isfinite(hessians)):
         return np.nan
     return float(np.linalg.eigvalsh(hessians).min())  # by NumPy: nothing to compile
-
-
-def _latent_target(cost: Cost, y: Float[Array, "N d"]) -> Float[Array, "N d"]:
-    return y if cost.phi_nu is None else _flow(cost, y)
 
 
 @eqx.filter_jit

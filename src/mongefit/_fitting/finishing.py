@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from mongefit._costs import Cost
 from mongefit._fitting.apply import solve_map, transport_points
 from mongefit._fitting.data import hash_arrays
-from mongefit._fitting.diagnose import CHECKED, complaint, diagnose, evenly, warn_of
+from mongefit._fitting.diagnose import CHECKED, diagnose, evenly, report
 from mongefit._fitting.preparing import Task
 from mongefit._runtime import double_precision
 from mongefit._training import Run
 from mongefit._transport import EntropicMap, Units
-from mongefit.errors import ConvergenceError, ConvergenceWarning, warn_user
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,10 +31,6 @@ class Fitted:
     n_iter: int
     losses: tuple[Any, ...] = ()
     scores: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(0))
-
-    def attributes(self) -> dict[str, Any]:
-        """Everything by the name that the estimator gives it."""
-        return {f"{field.name}_": getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 @double_precision()
@@ -55,18 +50,12 @@ def finish(task: Task, runs: Sequence[Run]) -> Fitted:
 
 @double_precision()
 def finish_cost(task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None = None) -> Fitted:
-    """Build the map of a cost, check it, and warn of what is wrong with it.
-
-    Raises
-    ------
-    ConvergenceError
-        If the map could not be solved and the options are strict.
-    """
+    """Build the map of a cost, check it, and report what is wrong with it."""
     clouds, history = task.clouds, {} if history is None else history
     solved = solve_map(clouds, cost, task.epsilon)
     rows = evenly(len(clouds.source), CHECKED)
     moved = transport_points(solved.map, clouds.source[rows], reverse=False)
-    n_iter = max(len(history["step"]) - 1, 0) if history else 0
+    n_iter = max(len(history.get("step", ())) - 1, 0)
     diagnostics = diagnose(solved.map, np.asarray(solved.plan), rows, moved, solved.dual) | {
         "epsilon": solved.epsilon,
         "epsilon_requested": task.epsilon,
@@ -74,12 +63,7 @@ def finish_cost(task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None 
         "trained": n_iter > 0,
         "input_warnings": clouds.notes,
     }
-    wrong = complaint(diagnostics)
-    if wrong is not None:
-        if task.options.strict:
-            raise ConvergenceError(wrong.template, **wrong.fields)
-        warn_user(wrong.template, ConvergenceWarning, **wrong.fields)
-    warn_of(diagnostics)
+    report(diagnostics, strict=task.options.strict)
     digest = hash_arrays(
         clouds.source, clouds.target, clouds.a, clouds.b, *task.known.arrays(), task.held_out
     )

@@ -17,18 +17,18 @@ from mongefit._validation import (
     check_seed,
     check_switch,
 )
-from mongefit.errors import Option, OptionError
+from mongefit.errors import OptionError, wrong_option
 from mongefit.losses import FunctionTerm, Term, Weighted
 from mongefit.penalties import CostSize
 
 DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
-# What training does for what users ask for.
+# What training does for each way that users may ask for.
 DIFFERENTIATIONS: dict[str, Differentiation] = {"implicit": "one_step", "unrolled": "unrolled"}
 DTYPES = ("float64", "mixed", "float32")
 
 
 class Checked(NamedTuple):
-    """What goes from a start to an end over training, and the seed of the first start."""
+    """Options that were checked and brought to one form."""
 
     epsilon: tuple[float, float]
     learning_rate: tuple[float, float]
@@ -57,11 +57,8 @@ def check_options(options: FitOptions) -> Checked:
         dual = DUALS[check_choice(dual, "dual", DUALS, others="a DualSolver")]()
     check_choice(options.differentiate, "differentiate", DIFFERENTIATIONS)
     if not isinstance(options.optimizer, optax.GradientTransformation | None):
-        raise OptionError(
-            "{optimizer} must be an optimizer of optax, such as optax.adam(0.01), got {got!r}.",
-            optimizer=Option("optimizer"),
-            got=options.optimizer,
-        )
+        needed = "an optimizer of optax, such as optax.adam(0.01)"
+        raise wrong_option("optimizer", needed, options.optimizer)
     penalties = [1e-7 * CostSize()] if options.penalties is None else options.penalties
     return Checked(epsilon, rate, diffeo_rate, seed, check_terms(penalties, "penalties"), dual)
 
@@ -82,7 +79,6 @@ def check_terms(terms: Any, name: str) -> list[Weighted]:
         if isinstance(term, type) or not callable(term):
             hint = f" Write {term.__name__}()." if isinstance(term, type) else ""
             raise OptionError(f"{name} holds {term!r}, which is no loss or penalty.{hint}")
-        if not isinstance(term, Term):
-            term = FunctionTerm(term)
-        checked.append(Weighted(term, weighted.weight))
+        own = term if isinstance(term, Term) else FunctionTerm(term)
+        checked.append(Weighted(own, weighted.weight))
     return checked

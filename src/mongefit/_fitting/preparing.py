@@ -1,4 +1,4 @@
-"""From options and data to what there is to train."""
+"""From options and data to a task: checked, with costs to start from and a problem to train."""
 
 from __future__ import annotations
 
@@ -15,28 +15,11 @@ from mongefit._costs import Cost
 from mongefit._fitting.apply import require_plan_memory, solve_map
 from mongefit._fitting.costs import build_cost, check_convex
 from mongefit._fitting.data import Clouds, FitData, check_clouds
-from mongefit._fitting.options import (
-    DIFFERENTIATIONS,
-    Checked,
-    check_options,
-    check_terms,
-)
+from mongefit._fitting.options import DIFFERENTIATIONS, Checked, check_options, check_terms
 from mongefit._numerics import cast
 from mongefit._options import FitOptions
-from mongefit._runtime import (
-    chunk_size,
-    double_precision,
-    dual_bytes,
-    on_cpu,
-    require_memory,
-)
-from mongefit._training import (
-    BatchedProblem,
-    CostProblem,
-    Model,
-    Recipe,
-    learns,
-)
+from mongefit._runtime import chunk_size, double_precision, dual_bytes, on_cpu, require_memory
+from mongefit._training import BatchedProblem, CostProblem, Model, Recipe, learns
 from mongefit._validation import Knowledge, check_groups, check_pairs, check_validation_pairs
 from mongefit.errors import DataError, Option, ignored_warnings, noted_warnings, warn_user
 from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, Term, Weighted
@@ -45,18 +28,8 @@ from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, Term, Weight
 class Task(NamedTuple):
     """A fit that is checked and not trained.
 
-    Attributes
-    ----------
-    options
-        What the user asked for.
-    clouds, known, held_out
-        Both clouds, what is known, and validation pairs or None.
-    costs
-        The cost of each start.
-    epsilon
-        Relative regularisation of the map.
-    problem, models
-        What to train and where to start; None and no models if there is nothing to learn.
+    ``held_out`` are validation pairs, ``costs`` has the cost of each start, and ``epsilon`` is the
+    relative regularisation of the map. Without a ``problem`` there is nothing to learn.
     """
 
     options: FitOptions
@@ -70,10 +43,10 @@ class Task(NamedTuple):
 
     def bytes_per_step(self) -> int:
         """Memory that a step of one model needs."""
-        problem, model = self.problem, self.models[0]
-        part: Any = problem
-        if isinstance(problem, BatchedProblem):
-            part = problem.draw(jnp.asarray(0))[0]
+        part: Any = self.problem
+        if isinstance(part, BatchedProblem):
+            part = part.draw(jnp.asarray(0))[0]
+        model = self.models[0]
         n, m, dim = len(part.x), len(part.y), part.x.shape[1]
         # What XLA sets aside for a step: a dual solve, vectors for every pair whose gradient is
         # requested or kept from step to step, and layers of the pairs that are evaluated at a time
@@ -81,8 +54,7 @@ class Task(NamedTuple):
         vectors = n * m if model.cost.h.solves else part.requested(model).count
         layers = [leaf for leaf in jax.tree.leaves(model.cost.h) if jnp.ndim(leaf) == 2]
         values = 5 * dim * vectors + 6 * sum(map(len, layers)) * chunk_size(n * m)
-        itemsize = part.x.dtype.itemsize
-        return dual_bytes(n, m, itemsize) + itemsize * values
+        return dual_bytes(n, m, part.x.dtype.itemsize) + part.x.dtype.itemsize * values
 
     def require_memory(self) -> None:
         """Refuse what would not fit: a step of all models that are trained at once, or the plan."""
@@ -117,14 +89,14 @@ def prepare(
     learn: bool = True,
     use_knowledge: bool = True,
 ) -> Task:
-    """Check everything, and set up what there is to train.
+    """Check everything, and set up the training.
 
     Parameters
     ----------
     options, data
         What the user asked for and passed.
     choose_losses
-        The losses to take where the options name none.
+        Gives the losses where the options name none.
     learn
         Whether to train costs and flows that can be trained.
     use_knowledge
@@ -161,12 +133,10 @@ def prepare(
             "There is a cost to learn and nothing to learn it from: give pairs or groups, or "
             "losses=[TargetFit()] for the target alone, or use {cost} and no {diffeo} for a map "
             "with a fixed cost.",
-            cost=Option("cost", "sqeuclidean"),
-            diffeo=Option("diffeo"),
-        )
-    if options.n_init > 1 and not any(
-        isinstance(each, str) for each in (options.cost, options.diffeo)
-    ):
+            cost=Option("cost", "sqeuclidean"), diffeo=Option("diffeo"),
+        )  # fmt: skip
+    draws = isinstance(options.cost, str) or isinstance(options.diffeo, str)
+    if options.n_init > 1 and not draws:
         warn_user(
             "{n_init} has no effect: costs and flows that are given start as they are.",
             n_init=Option("n_init"),
@@ -179,17 +149,17 @@ def _check_knowledge(
 ) -> Knowledge:
     """What is known, checked. What is not used may be questionable: nobody learns from it."""
     n, m = len(clouds.source), len(clouds.target)
+    many_to_many = options.many_to_many or not used
     with noted_warnings(clouds.notes) if used else ignored_warnings():
         table, weight = check_pairs(
-            data.pairs, n, m,
-            weight=data.pair_weight, many_to_many=options.many_to_many or not used,
-        )  # fmt: skip
+            data.pairs, n, m, weight=data.pair_weight, many_to_many=many_to_many
+        )
         members = check_groups(data.groups, np.asarray(clouds.a), np.asarray(clouds.b))
     return Knowledge(table, weight, members) if used else Knowledge()
 
 
 def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> Task:
-    """The task with what there is to train from each of its costs."""
+    """The task with the problem to train, and a model to start from for each of its costs."""
     options, clouds, known = task.options, task.clouds, task.known
     dtype = clouds.x.dtype
     weighted = [*losses, *checked.penalties]
@@ -245,9 +215,8 @@ def _pad(held_out: NDArray[np.int64], pairs: Pairs | None, dtype: Any) -> Pairs:
 
 def _check_requirements(terms: Sequence[Term], known: Knowledge) -> None:
     """Refuse terms that need what was not given."""
-    given = {"pairs": known.pairs, "groups": known.groups}
     for term in terms:
-        if term.requires is not None and given[term.requires] is None:
+        if term.requires is not None and getattr(known, term.requires) is None:
             raise DataError(
                 f"{term.name}() needs {term.requires}: give fit(X, Y, {term.requires}=…), or leave "
                 "it out."

@@ -21,7 +21,7 @@ from mongefit.errors import OptionError
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a callback is told after every reporting interval, of its last step.
+    """What a callback is given after every reporting interval, about its last step.
 
     Attributes
     ----------
@@ -64,10 +64,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     callback: Callable[[Record], Any] | None = None,
 ) -> list[Run]:
-    """Train from each start; no runs if there is nothing to learn.
-
-    ``callback`` is called with a `Record` after every reporting interval.
-    """
+    """Train from each start; no runs if there is nothing to learn."""
     if callback is not None and not callable(callback):
         raise OptionError(f"callback must be a function of a record, got {callback!r}.")
     if task.problem is None:
@@ -76,11 +73,11 @@ def train(
     if max_iter == 0:
         return [Run(model, np.inf, {}) for model in task.models]
     task.require_memory()
+    recorder = _Recorder(task.problem, float(task.clouds.units.scale))
     with (
         compile_meanwhile(compile_tasks(task.clouds, task.models[0].cost)),
         TrainingBar(max_iter, enabled=bool(task.options.verbose)) as bar,
     ):
-        recorder = _Recorder(task.problem, float(task.clouds.units.scale))
 
         def report(infos: Info) -> None:
             bar.report(infos)
@@ -100,31 +97,27 @@ def fit(
     return finish(task, train(task, checkpoint=checkpoint, callback=callback))
 
 
+@dataclasses.dataclass
 class _Recorder:
     """Makes records out of the infos of intervals."""
 
-    def __init__(self, problem: Problem, scale: float):
-        self._names = _distinct(problem.recipe.names)
-        self._n_steps = int(problem.recipe.max_iter)
-        self._validates = problem.validates
-        self._scale = scale
-        self._skipped = 0
+    problem: Problem
+    scale: float
+    skipped: int = 0
 
     def record(self, infos: Info) -> Record:
-        self._skipped += int(np.sum(~np.asarray(infos.applied)))
+        self.skipped += int(np.sum(~np.asarray(infos.applied)))
         last: dict[str, Any] = {
-            field.name: np.asarray(getattr(infos, field.name))[-1].tolist()
-            for field in dataclasses.fields(Info)
+            name: np.asarray(column)[-1].tolist() for name, column in vars(infos).items()
         }
-        for name in ("solved", "applied", "objective"):
-            del last[name]
-        terms = dict(zip(self._names, last.pop("terms"), strict=True))
-        validation = last.pop("validation")
+        del last["solved"], last["applied"], last["objective"]
+        validation, recipe = last.pop("validation"), self.problem.recipe
+        terms = dict(zip(_distinct(recipe.names), last.pop("terms"), strict=True))
         return Record(
-            n_steps=self._n_steps,
+            n_steps=int(recipe.max_iter),
             terms=MappingProxyType(terms),
-            skipped=self._skipped,
-            validation_rmse=self._scale * validation if self._validates else None,
+            skipped=self.skipped,
+            validation_rmse=self.scale * validation if self.problem.validates else None,
             **last,
         )
 
