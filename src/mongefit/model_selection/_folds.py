@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 from numpy.typing import ArrayLike, NDArray
 
+from mongefit._fitting.diagnose import connected_parts
 from mongefit._validation import check_count, check_pairs, check_points, check_weights
 from mongefit.errors import DataError, OptionError, warn_user
 
@@ -17,18 +16,10 @@ FEW_CLONES = 10
 
 
 class Known(NamedTuple):
-    """Two clouds and the pairs that are known of them, checked.
+    """Two clouds, their weights, and the pairs that are known of them, checked.
 
-    Attributes
-    ----------
-    x, y
-        Both clouds.
-    pairs, weight
-        Row numbers [k, 2] and weights.
-    clone
-        Which pairs belong together, as numbers from 0 on: they are held out together.
-    a, b
-        Weights of the points; None where all weigh the same.
+    Pairs of one ``clone``, numbered from 0 on, are held out together. Without ``a`` or ``b`` all
+    points of that cloud weigh the same.
     """
 
     x: NDArray[np.float64]
@@ -52,26 +43,18 @@ class Known(NamedTuple):
     ) -> Known:
         """Check all of it. Without clones, pairs that share a point belong together."""
         x, y = check_points(X, "X"), check_points(Y, "Y")
-        a, b = (
-            None if given is None else check_weights(given, len(points), name)
-            for given, points, name in (
-                (source_weight, x, "source_weight"),
-                (target_weight, y, "target_weight"),
-            )
-        )
+        a = None if source_weight is None else check_weights(source_weight, len(x), "source_weight")
+        b = None if target_weight is None else check_weights(target_weight, len(y), "target_weight")
         table, weight = check_pairs(pairs, len(x), len(y), weight=pair_weight, many_to_many=True)
         if table is None or weight is None:
             raise DataError("There are no pairs to choose by: give pairs=…, integers [k, 2].")
-        if clones is None:
-            clone = _sharing(table)
-        else:
-            labels = np.asarray(clones)
-            if labels.shape != (len(table),):
-                raise DataError(
-                    f"clones has shape {labels.shape}; one label for each of the {len(table)} "
-                    "pairs is needed, none of which may be repeated."
-                )
-            clone = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+        labels = connected_parts(*table.T) if clones is None else np.asarray(clones)
+        if labels.shape != (len(table),):
+            raise DataError(
+                f"clones has shape {labels.shape}; one label for each of the {len(table)} pairs is "
+                "needed, none of which may be repeated."
+            )
+        clone = _numbered(labels)
         if clone.max() == 0:
             raise DataError(
                 "All pairs belong to one clone, so that none can be held out. Cross-validation "
@@ -91,10 +74,9 @@ class Known(NamedTuple):
 
     def without(self, held_out: NDArray[np.bool_]) -> Known:
         """The same clouds, with fewer pairs known."""
-        clone = np.unique(self.clone[~held_out], return_inverse=True)[1].astype(np.int64)
-        return self._replace(
-            pairs=self.pairs[~held_out], weight=self.weight[~held_out], clone=clone
-        )
+        left = ~held_out
+        clone = _numbered(self.clone[left])
+        return self._replace(pairs=self.pairs[left], weight=self.weight[left], clone=clone)
 
     def folds(self, n_folds: int | None, seed: int) -> NDArray[np.int64]:
         """The fold of every pair: clones in random order, or each by itself where they are few."""
@@ -110,14 +92,7 @@ class Thinned(NamedTuple):
     """A part of both clouds that holds all points in pairs, and stands for the whole.
 
     Points in pairs keep their weight, and those drawn share that of all others: the part is a fair
-    sample of the clouds whichever pairs are held out.
-
-    Attributes
-    ----------
-    x, y, a, b
-        Points and weights.
-    pairs
-        The pairs, by rows of the part.
+    sample of the clouds whichever pairs are held out. ``pairs`` are by rows of the part.
     """
 
     x: NDArray[np.float64]
@@ -130,16 +105,14 @@ class Thinned(NamedTuple):
     def of(cls, known: Known, max_points: int | None, seed: int) -> Thinned:
         """At most ``max_points`` of each cloud; all where that is None."""
         generator = np.random.default_rng(seed)
-        rows, a = _draw(len(known.x), known.pairs[:, 0], known.a, max_points, generator)
-        columns, b = _draw(len(known.y), known.pairs[:, 1], known.b, max_points, generator)
-        places = [
-            np.searchsorted(chosen, known.pairs[:, side])
-            for side, chosen in enumerate((rows, columns))
-        ]
+        source, target = known.pairs.T
+        rows, a = _draw(len(known.x), source, known.a, max_points, generator)
+        columns, b = _draw(len(known.y), target, known.b, max_points, generator)
+        places = [np.searchsorted(rows, source), np.searchsorted(columns, target)]
         return cls(known.x[rows], known.y[columns], a, b, np.stack(places, axis=1))
 
     def arguments(self, pair_weight: NDArray[np.float64] | None) -> dict[str, Any]:
-        """What a ``fit`` is told of the part; without weights not of the pairs."""
+        """Arguments of ``fit``; without weights of pairs there are no pairs."""
         return {
             "X": self.x, "Y": self.y, "source_weight": self.a, "target_weight": self.b,
             "pairs": None if pair_weight is None else self.pairs, "pair_weight": pair_weight,
@@ -147,7 +120,7 @@ class Thinned(NamedTuple):
 
 
 def warn_of_few(known: Known) -> None:
-    """Say what a handful of pairs can and cannot tell."""
+    """Warn of what a handful of pairs cannot tell."""
     if known.n_clones < FEW_CLONES:
         warn_user(
             f"Only {known.n_clones} clones are known. Each is left out in turn: that can tell a "
@@ -185,13 +158,6 @@ def _draw(
     return rows, part / part.sum()
 
 
-def _sharing(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Connected parts of the graph that pairs draw between sources and targets."""
-    sources, rows = np.unique(pairs[:, 0], return_inverse=True)
-    _, columns = np.unique(pairs[:, 1], return_inverse=True)
-    size = len(sources) + int(columns.max()) + 1
-    graph = scipy.sparse.coo_array(
-        (np.ones(len(pairs)), (rows, len(sources) + columns)), shape=(size, size)
-    )
-    label = scipy.sparse.csgraph.connected_components(graph, directed=False)[1][rows]
-    return np.unique(label, return_inverse=True)[1].astype(np.int64)
+def _numbered(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """The labels as numbers from 0 on, in their order."""
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)

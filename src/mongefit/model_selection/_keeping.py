@@ -22,14 +22,8 @@ _FORMAT = "mongefit-selection"
 class KeptPaths:
     """The errors of every candidate that was judged, in a folder, or nowhere.
 
-    Parameters
-    ----------
-    folder
-        Where to keep them; None for nowhere.
-    resume
-        Go on with what is there. Without it a choice that is there is an error.
-    what
-        Everything that the errors depend on beside the candidates, as arrays.
+    With ``resume`` the choice goes on with what is in the folder; without it a choice that is there
+    is an error. ``what`` is all that the errors depend on beside the candidates, as arrays.
     """
 
     def __init__(self, folder: StrPath | None, *, resume: bool, what: list[Any]):
@@ -44,27 +38,26 @@ class KeptPaths:
         self._paths: dict[str, NDArray[np.float64]] = {}
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[KeptPaths]:
+    def opened(self) -> Iterator[None]:
         """Read what is there, and keep other processes out."""
         if self._folder is None:
-            yield self
+            yield
             return
         with locked_folder(self._folder):
             self._read()
-            yield self
+            yield
 
-    def get(self, name: str, options: str) -> NDArray[np.float64] | None:
-        """The errors of a candidate with these options, if they are known."""
-        return self._paths.get(f"{name}\n{options}")
+    def get(self, key: str) -> NDArray[np.float64] | None:
+        """The errors of a candidate, if they are known."""
+        return self._paths.get(key)
 
-    def put(self, name: str, options: str, path: NDArray[np.float64]) -> None:
+    def put(self, key: str, path: NDArray[np.float64]) -> None:
         """Keep the errors of a candidate."""
-        self._paths[f"{name}\n{options}"] = path
+        self._paths[key] = path
         if self._folder is None:
             return
-        names = list(self._paths)
-        header = {"format": _FORMAT, "what": self._digest, "names": names}
-        tensors = {f"path{k}": self._paths[each] for k, each in enumerate(names)}
+        header = {"format": _FORMAT, "what": self._digest, "names": list(self._paths)}
+        tensors = {f"path{k}": each for k, each in enumerate(self._paths.values())}
         write_tensors(self._file, header, tensors, overwrite=True)
 
     @property
@@ -92,8 +85,7 @@ class KeptPaths:
             header, tensors = read_tensors(self._file)
             if header.get("format") != _FORMAT:
                 raise TensorFileError("it holds no choice")
-            names = header["names"]
-            paths = {name: tensors[f"path{k}"] for k, name in enumerate(names)}
+            paths = {name: tensors[f"path{k}"] for k, name in enumerate(header["names"])}
         except (TensorFileError, KeyError, TypeError) as error:
             raise DataError(
                 f"{self._file} cannot be used ({error}). Delete it to start from the beginning."

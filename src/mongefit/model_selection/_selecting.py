@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ EPSILONS = (0.4, 0.2, 0.1, 0.05, 0.02)
 """Where squared Euclidean is tried."""
 
 EUCLIDEAN = "squared Euclidean"
+HEADERS = {"rmse": "RMSE, held out", "divergence": "divergence"}
 
 TRIVIAL: dict[str, Any] = {
     "ridge on pairs": PairedRidge,
@@ -167,17 +168,20 @@ def select(
         paths = {}
         for name, estimator in named.items():
             bar.describe(name)
-            options = repr(estimator.get_params(deep=False))
-            found = kept.get(name, options)
+            key = f"{name}\n{estimator.get_params(deep=False)!r}"
+            found = kept.get(key)
             if found is None:
                 found = held_out_path(estimator, known, folds, size, seed, bar.update)
-                kept.put(name, options, found)
+                kept.put(key, found)
             else:
                 bar.update(n_folds)
             paths[name] = found
         choice = best_choice(paths)
         bar.describe("fitting")
-        model = stopped(named[choice.name], choice.steps, batch_size=_batch_size(known, size))
+        part = Thinned.of(known, size, 0)
+        # More than ``size`` where so many are in pairs.
+        batch_size = None if size is None else max(size, len(part.x), len(part.y))
+        model = stopped(named[choice.name], choice.steps, batch_size=batch_size)
         model.fit(
             X, Y, pairs=known.pairs, pair_weight=known.weight,
             source_weight=known.a, target_weight=known.b, checkpoint=kept.of_fit,
@@ -248,11 +252,8 @@ def _errors(
 
 def best_choice(paths: Mapping[str, NDArray[np.float64]]) -> Choice:
     """The candidate and the step at which the error, smoothed over a few steps, is least."""
-    found = []
-    for name, path in paths.items():
-        smooth = _smoothed(path)
-        step = int(np.argmin(smooth))
-        found.append(Choice(name, step, float(smooth[step])))
+    smooth = {name: _smoothed(path) for name, path in paths.items()}
+    found = [Choice(name, int(path.argmin()), float(path.min())) for name, path in smooth.items()]
     best = min(found, key=lambda choice: choice.rmse)
     if not np.isfinite(best.rmse):
         raise TrainingError(
@@ -262,23 +263,16 @@ def best_choice(paths: Mapping[str, NDArray[np.float64]]) -> Choice:
     return best
 
 
-def _batch_size(known: Known, max_points: int | None) -> int | None:
-    """As many as are chosen on: more than ``max_points`` where so many are in pairs."""
-    if max_points is None:
-        return None
-    part = Thinned.of(known, max_points, 0)
-    return max(max_points, len(part.x), len(part.y))
-
-
 def stopped(estimator: MongeMap, steps: int, *, batch_size: int | None) -> MongeMap:
     """The estimator, unfitted, with training that ends after some steps of its schedules."""
     share = steps / max(int(estimator.max_iter), 1)
-    schedules = {
-        name: _until(getattr(estimator, name), name, share)
-        for name in ("epsilon", "learning_rate", "diffeo_learning_rate")
-    }
-    model = unfitted(estimator)
-    return model.set_params(
+    schedules = {}
+    for name in ("epsilon", "learning_rate", "diffeo_learning_rate"):
+        with ignored_warnings():
+            start, end = check_schedule(getattr(estimator, name), name)
+        # Geometric, as `training.Schedule` is.
+        schedules[name] = (start, start * (end / start) ** share)
+    return unfitted(estimator).set_params(
         max_iter=steps, many_to_many=True, batch_size=batch_size, verbose=0, **schedules
     )
 
@@ -286,12 +280,8 @@ def stopped(estimator: MongeMap, steps: int, *, batch_size: int | None) -> Monge
 class Reference(NamedTuple):
     """What no map should lose to.
 
-    Attributes
-    ----------
-    predicted
-        Where the sources of all pairs go, each by a fit that was not told of its fold, [k, d].
-    model
-        The fit to all pairs.
+    ``predicted`` is where the sources of all pairs go, each by a fit without the pairs of its fold,
+    [k, d]; ``model`` is the fit to all pairs.
     """
 
     predicted: NDArray[np.float64]
@@ -303,7 +293,7 @@ def references(known: Known, part: Thinned, folds: NDArray[np.int64]) -> dict[st
     sources = part.x[part.pairs[:, 0]]
     found = {}
     for epsilon in EPSILONS:
-        # It learns from no pairs, so that all are held out.
+        # It learns from no pairs: all are held out.
         model = _fitted(EuclideanMap(epsilon=epsilon), part, None)
         found[f"{EUCLIDEAN}, epsilon {epsilon:g}"] = Reference(model.transform(sources), model)
     for name, kind in TRIVIAL.items():
@@ -316,9 +306,9 @@ def references(known: Known, part: Thinned, folds: NDArray[np.int64]) -> dict[st
     return found
 
 
-def error(predicted: NDArray[np.float64], known: Known) -> float:
-    """RMSE over all pairs."""
-    return float(np.sqrt(np.mean(np.sum((predicted - known.truth) ** 2, axis=1))))
+def squared_errors(predicted: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
+    """The squared error of every pair."""
+    return np.sum((predicted - known.truth) ** 2, axis=1)
 
 
 def divergence(model: Any, part: Thinned) -> float:
@@ -342,34 +332,23 @@ def _table(
     model: MongeMap,
 ) -> Table:
     part = Thinned.of(known, max_points, seed)
-    rows: list[dict[str, Any]] = [
-        {"name": name, "steps": str(each.steps), "rmse": each.rmse, "divergence": None}
-        for name, each in ((name, best_choice({name: path})) for name, path in _finite(paths))
-    ]
-    for row in rows:
-        if row["name"] == choice.name:
-            row["divergence"] = divergence(model, part)
+    headers = {"name": "", "steps": "steps"} | HEADERS
+    rows: list[tuple[Any, ...]] = []
+    for name, path in paths.items():
+        if np.any(np.isfinite(_smoothed(path))):
+            best = best_choice({name: path})
+            spread = divergence(model, part) if name == choice.name else None
+            rows.append((name, str(best.steps), best.rmse, spread))
     for name, (predicted, fitted) in references(known, part, folds).items():
-        rows.append(
-            {"name": name, "steps": None, "rmse": error(predicted, known),
-             "divergence": divergence(fitted, part)}
-        )  # fmt: skip
-    headers = {
-        "name": "", "steps": "steps", "rmse": "RMSE, held out", "divergence": "divergence"
-    }  # fmt: skip
+        rmse = float(np.sqrt(np.mean(squared_errors(predicted, known))))
+        rows.append((name, None, rmse, divergence(fitted, part)))
     notes = (
         f"{len(known.pairs)} pairs in {known.n_clones} clones, held out in {folds.max() + 1} "
         "folds. The least of many errors is a little too good.",
         "Divergence: Sinkhorn divergence of the mapped source from the target, of a fit to all "
         "pairs.",
     )
-    return Table(tuple(rows), headers, notes)
-
-
-def _finite(
-    paths: Mapping[str, NDArray[np.float64]],
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    return ((name, path) for name, path in paths.items() if np.any(np.isfinite(_smoothed(path))))
+    return Table(tuple(dict(zip(headers, row, strict=True)) for row in rows), headers, notes)
 
 
 def _smoothed(path: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -377,10 +356,3 @@ def _smoothed(path: NDArray[np.float64]) -> NDArray[np.float64]:
     width = min(_WINDOW, len(path))
     ones = np.ones(width)
     return np.convolve(path, ones, "same") / np.convolve(np.ones(len(path)), ones, "same")
-
-
-def _until(value: Any, name: str, share: float) -> tuple[float, float]:
-    """The part of a schedule up to a share of it; it is geometric, as `training.Schedule` is."""
-    with ignored_warnings():
-        start, end = check_schedule(value, name)
-    return start, start * (end / start) ** share

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,12 +16,14 @@ from mongefit.metrics import Table
 from mongefit.model_selection._folds import Known, Thinned, check_max_points, warn_of_few
 from mongefit.model_selection._selecting import (
     EUCLIDEAN,
+    HEADERS,
     Choice,
     best_choice,
     check_candidates,
     divergence,
     held_out_path,
     references,
+    squared_errors,
     stopped,
 )
 
@@ -162,25 +163,20 @@ random_state, verbose
             predicted[held_out] = model.transform(part.x[part.pairs[held_out, 0]])
             spread.append(divergence(model, part))
             bar.update()
-    others = references(known, part, folds)
-    squares = {LEARNED: _squares(predicted, known)}
-    squares |= {name: _squares(each.predicted, known) for name, each in others.items()}
+    squares = {LEARNED: squared_errors(predicted, known)}
     divergences = {LEARNED: float(np.mean(spread))}
-    divergences |= {name: divergence(each.model, part) for name, each in others.items()}
-    rows: list[dict[str, Any]] = [
+    for name, each in references(known, part, folds).items():
+        squares[name] = squared_errors(each.predicted, known)
+        divergences[name] = divergence(each.model, part)
+    rows = [
         {"name": name, "rmse": float(np.sqrt(np.mean(square))), "divergence": divergences[name]}
         for name, square in squares.items()
     ]
-    headers = {"name": "", "rmse": "RMSE, held out", "divergence": "divergence"}
     notes = (
         f"{len(known.pairs)} pairs in {known.n_clones} clones, held out in {folds.max() + 1} "
         "folds; settings chosen without the fold.",
         "Divergence: Sinkhorn divergence of the mapped source from the target; of the learned map "
         "the mean over folds.",
     )
-    table = Table(tuple(rows), headers, notes)
+    table = Table(tuple(rows), {"name": ""} | HEADERS, notes)
     return CrossValidation(table, squares, tuple(choices), known.clone, folds)
-
-
-def _squares(predicted: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
-    return np.sum((predicted - known.truth) ** 2, axis=1)
