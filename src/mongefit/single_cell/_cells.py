@@ -12,13 +12,7 @@ from mongefit.errors import Option, OptionError, noted_warnings
 from mongefit.model_selection import default_candidates
 from mongefit.model_selection._folds import FEW_CLONES
 from mongefit.single_cell._columns import check_adata, obs_weights
-from mongefit.single_cell._knowledge import (
-    KnownPairs,
-    Sides,
-    clone_pairs,
-    named_pairs,
-    shared_groups,
-)
+from mongefit.single_cell._knowledge import KnownPairs, clone_pairs, named_pairs, shared_groups
 from mongefit.single_cell._representation import (
     Fingerprint,
     Representation,
@@ -34,22 +28,10 @@ _BATCH = 512
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """What `fit` takes from an AnnData.
+    """What `fit` takes from an AnnData: two clouds, what is known of them, where they come from.
 
-    Attributes
-    ----------
-    times, representation
-        Where the clouds come from.
-    x, y
-        Cells of the source and of the target, [n, d] and [m, d].
-    a, b
-        Their weights, or None.
-    known
-        Known pairs, by rows of x and y, or None.
-    groups
-        Labels of the rows of x and of y, None for cells of no known group; or None.
-    warnings
-        What the user was warned of on the way.
+    ``known`` are pairs by rows of ``x`` and ``y``, and ``groups`` the labels of these rows, None
+    for cells of no known group. ``warnings`` is what the user was warned of on the way.
     """
 
     times: Times
@@ -67,16 +49,13 @@ class Cells:
         """Whether pairs come from clones, where a source has several targets."""
         return self.known is not None and self.known.clone is not None
 
-    def weights(self) -> dict[str, Any]:
-        """Weights of the cells, as every fit takes them."""
-        return {"source_weight": self.a, "target_weight": self.b}
-
     def known_pairs(self) -> dict[str, Any]:
         """Known pairs and weights, as `mongefit.model_selection` and ensembles take them."""
-        if self.known is None:
-            return {"pairs": None} | self.weights()
-        pairs, weight, clone = self.known
-        return {"pairs": pairs, "pair_weight": weight, "clones": clone} | self.weights()
+        pairs, weight, clones = (None, None, None) if self.known is None else self.known
+        return {
+            "pairs": pairs, "pair_weight": weight, "clones": clones,
+            "source_weight": self.a, "target_weight": self.b,
+        }  # fmt: skip
 
     @property
     def can_stop_early(self) -> bool:
@@ -95,20 +74,15 @@ class Cells:
         hold all cells that something is known of, and others. A cost learns clones by heart unless
         it is small and training short.
         """
-        size = {"batch_size": max(_BATCH, self._n_known() + _BATCH // 2)}
+        known = [set() if self.known is None else set(self.known.pairs[:, k]) for k in (0, 1)]
+        for side, labels in zip(known, self.groups or (), strict=False):
+            side.update(row for row, label in enumerate(labels) if label is not None)
+        size = {"batch_size": max(_BATCH, max(map(len, known)) + _BATCH // 2)}
         if not self.has_clones:
             return {"epsilon": 0.05} | size
         candidate = next(iter(default_candidates().values())).get_params(deep=False)
         names = ("hidden_layer_sizes", "symmetric", "epsilon", "learning_rate", "dtype")
         return {name: candidate[name] for name in names} | {"max_iter": 40} | size
-
-    def _n_known(self) -> int:
-        """Cells that something is known of, on the side that has more of them."""
-        known = np.zeros((0, 2), np.int64) if self.known is None else self.known.pairs
-        sides = [set(known[:, side].tolist()) for side in (0, 1)]
-        for side, labels in zip(sides, self.groups or (), strict=False):
-            side.update(row for row, label in enumerate(labels) if label is not None)
-        return max(map(len, sides))
 
 
 def take_cells(
@@ -137,7 +111,7 @@ def take_cells(
             "{pair_key} and {groups_key} are both {key!r}. Give one of them.",
             key=pair_key, **names,
         )  # fmt: skip
-    sides = Sides(times.rows(adata, target=False), times.rows(adata, target=True))
+    sides = times.rows(adata, target=False), times.rows(adata, target=True)
     known = None
     with noted_warnings() as notes:
         if pair_key is not None:
@@ -146,17 +120,12 @@ def take_cells(
             known = named_pairs(adata, pairs, sides, many_to_many=many_to_many)
         groups = None if groups_key is None else shared_groups(adata, groups_key, sides)
     a, b = (obs_weights(adata, weight_key, rows) for rows in sides)
+    rows = np.concatenate(sides)
     representation = choose_representation(
-        adata,
-        np.sort(np.concatenate(sides)),
-        use_rep=use_rep,
-        pca=pca,
-        n_components=n_components,
+        adata, np.sort(rows), use_rep=use_rep, pca=pca, n_components=n_components
     )
-    x, y = (representation.of(adata, rows) for rows in sides)
+    x, y = (representation.of(adata, side) for side in sides)
     if representation.name != "X":
-        rows, points = np.concatenate(sides), np.concatenate([x, y])
-        representation = dataclasses.replace(
-            representation, fingerprint=Fingerprint.of(adata, representation.name, rows, points)
-        )
+        kept = Fingerprint.of(adata, representation.name, rows, np.concatenate([x, y]))
+        representation = dataclasses.replace(representation, fingerprint=kept)
     return Cells(times, representation, x, y, a, b, known, groups, notes)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mongefit._validation import check_weights
 from mongefit.errors import (
     DataError,
     MissingPackageError,
-    Option,
     OptionError,
     Suggestion,
     warn_user,
+    wrong_option,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def listed(names: Iterable[Any], limit: int = 20) -> str:
     if not names:
         return "none"
     more = f", … ({len(names)} in all)" if len(names) > limit else ""
-    return ", ".join(map(str, itertools.islice(names, limit))) + more
+    return ", ".join(map(str, names[:limit])) + more
 
 
 def obs_column(
@@ -61,10 +61,7 @@ def obs_column(
     ``otherwise`` suggests.
     """
     if not isinstance(key, str):
-        raise OptionError(
-            "{option} must be the name of one column of obs, got {key!r}.",
-            option=Option(option), key=key,
-        )  # fmt: skip
+        raise wrong_option(option, "the name of one column of obs", key)
     if key in adata.obs:
         return adata.obs[key]
     near = Suggestion.of(option, key, adata.obs)
@@ -94,13 +91,13 @@ def obs_labels(
     these words.
     """
     codes, values = distinct(obs_column(adata, key, option).iloc[rows])
-    labels = [None if str(value) in ("-1", "-1.0") else str(value) for value in values]
-    words = [label is not None and label.strip().lower() in _MISSING for label in labels]
-    if any(words):
-        marked = np.isin(codes, np.flatnonzero(words)).sum()
-        shown = ", ".join(repr(label) for label, word in zip(labels, words, strict=True) if word)
+    labels = [str(value) for value in values]
+    words = [label for label in labels if label.strip().lower() in _MISSING]
+    if words:
+        marked = np.isin(codes, np.flatnonzero(np.isin(labels, words))).sum()
+        shown = ", ".join(map(repr, words))
         warn_user(f"obs[{key!r}] is {shown} in {marked} cells: taken for not known there.")
-    kept = [None if word else label for label, word in zip(labels, words, strict=True)]
+    kept = [None if label in (*words, "-1", "-1.0") else label for label in labels]
     # The code −1 of a missing value finds the None at the end.
     return np.asarray([*kept, None], dtype=object)[codes]
 
@@ -109,8 +106,6 @@ def obs_weights(
     adata: AnnData, key: str | None, rows: NDArray[np.int64]
 ) -> NDArray[np.float64] | None:
     """Weights of some cells, with sum 1; None without a key."""
-    from mongefit._validation import check_weights
-
     if key is None:
         return None
     column = obs_column(adata, key, "weight_key").iloc[rows]

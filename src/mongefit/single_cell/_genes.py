@@ -58,14 +58,13 @@ def pull_back_genes(
             f"displacement has the shape {np.shape(displacement)}; the model has "
             f"{loadings.shape[1]} components."
         )
-    names = displacement.index if isinstance(displacement, pd.DataFrame) else None
     changes = loadings @ moves.T
     order = np.argsort(-np.abs(changes).max(axis=1), kind="stable")
     if n_top is not None:
         order = order[: check_count(n_top, "n_top", minimum=1)]
-    return pd.DataFrame(
-        changes[order], index=pd.Index([genes[gene] for gene in order], name="gene"), columns=names
-    )
+    index = pd.Index([genes[gene] for gene in order], name="gene")
+    names = displacement.index if isinstance(displacement, pd.DataFrame) else None
+    return pd.DataFrame(changes[order], index=index, columns=names)
 
 
 def cost_genes(
@@ -79,10 +78,8 @@ def cost_genes(
 
     Parameters
     ----------
-    model
-        What `fit` or `load` gave.
-    adata
-        The cells, for the names of genes and the loadings.
+    model, adata
+        As for `pull_back_genes`.
     explanation
         What `mongefit.explain.explain_cost` gave for ``model.model``, at the cells of your choice;
         by default at all cells of the source.
@@ -108,11 +105,8 @@ def cost_genes(
     parts = []
     for k, curvature in enumerate(found.curvature):
         top = changes[k].iloc[np.argsort(-np.abs(changes[k]), kind="stable")[:n_top]]
-        parts.append(
-            pd.DataFrame(
-                {"direction": k + 1, "curvature": curvature, "gene": top.index, "change": top}
-            )
-        )
+        columns = {"direction": k + 1, "curvature": curvature, "gene": top.index, "change": top}
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,19 +14,17 @@ from mongefit.single_cell._columns import listed, obs_labels
 if TYPE_CHECKING:
     from anndata import AnnData
 
+Sides = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Rows, within an AnnData, of the cells of the source and of the target."""
+
 MAX_PAIRS = 1_000_000
 """More pairs than this out of clones are refused: such sets are groups."""
 
 
 class KnownPairs(NamedTuple):
-    """Pairs of rows of the source and of the target.
+    """Pairs of rows of the source and of the target, [k, 2], and how much each counts.
 
-    Attributes
-    ----------
-    pairs, weight
-        Rows [k, 2] and how much each pair counts.
-    clone
-        Number of the clone that each pair is of; None where pairs were given one by one.
+    ``clone`` is the number of the clone that each pair is of; None where pairs were given by name.
     """
 
     pairs: NDArray[np.int64]
@@ -34,24 +32,12 @@ class KnownPairs(NamedTuple):
     clone: NDArray[np.int64] | None = None
 
 
-class Sides(NamedTuple):
-    """Rows, within ``adata``, of the cells of the source and of the target."""
-
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-
-
 def clone_pairs(adata: AnnData, key: str, sides: Sides) -> KnownPairs:
     """Every source of a clone with every target of it, each with weight 1/(sources · targets)."""
-    labels, split = obs_labels(adata, key, "pair_key", np.concatenate(sides)), len(sides.source)
-    members = [_members(part) for part in (labels[:split], labels[split:])]
-    shared = [label for label in members[0] if label in members[1]]
-    if not shared:
-        raise DataError(
-            f"No value of obs[{key!r}] occurs in both the source and the target: "
-            f"{listed(members[0], 5)} and {listed(members[1], 5)}."
-        )
-    total = sum(len(members[0][label]) * len(members[1][label]) for label in shared)
+    labels = obs_labels(adata, key, "pair_key", np.concatenate(sides))
+    sources, targets = (_members(part) for part in np.split(labels, [len(sides[0])]))
+    shared = _shared(key, sources, targets)
+    total = sum(len(sources[label]) * len(targets[label]) for label in shared)
     if total > MAX_PAIRS:
         raise DataError(
             "obs[{key!r}] gives {total} pairs in {count} sets, too many to be clones. Use "
@@ -63,7 +49,8 @@ def clone_pairs(adata: AnnData, key: str, sides: Sides) -> KnownPairs:
             f"All cells with a known clone at both times are in one clone, {shared[0]!r}. Every "
             "source is paired with every target of it, which says little about which goes where."
         )
-    tables = [_all_pairs(members[0][label], members[1][label]) for label in shared]
+    grids = [np.meshgrid(sources[label], targets[label], indexing="ij") for label in shared]
+    tables = [np.stack(grid, axis=-1).reshape(-1, 2) for grid in grids]
     sizes = [len(table) for table in tables]
     return KnownPairs(
         np.concatenate(tables),
@@ -77,32 +64,32 @@ def named_pairs(adata: AnnData, pairs: Any, sides: Sides, *, many_to_many: bool)
     names, weight = _names_and_weights(pairs)
     if not len(names):
         raise DataError("pairs is empty.")
-    _require_unique_names(adata, np.concatenate(sides))
-    table = np.stack(
-        [
-            _find(adata, names[:, column], rows, side)
-            for column, (rows, side) in enumerate(zip(sides, ("source", "target"), strict=True))
-        ],
-        axis=1,
-    )
+    present = adata.obs_names[np.concatenate(sides)]
+    twice = present[present.duplicated()]
+    if len(twice):
+        raise DataError(
+            f"{len(twice.unique())} names of cells occur more than once (first: {twice[0]!r}), so "
+            "that pairs cannot be told by name. Make them unique with "
+            "adata.obs_names_make_unique()."
+        )
+    found = [
+        _find(adata, column, rows, side)
+        for column, rows, side in zip(names.T, sides, ("source", "target"), strict=True)
+    ]
     if not many_to_many:
         _require_one_target(names)
-    return KnownPairs(table, weight)
+    return KnownPairs(np.stack(found, axis=1), weight)
 
 
 def shared_groups(
     adata: AnnData, key: str, sides: Sides
 ) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
     """Labels of both sides; those that occur on one side only become None, with a warning."""
-    labels, split = obs_labels(adata, key, "groups_key", np.concatenate(sides)), len(sides.source)
-    present = [set(part) - {None} for part in (labels[:split], labels[split:])]
-    shared = present[0] & present[1]
-    if not shared:
-        raise DataError(
-            f"No value of obs[{key!r}] occurs in both the source and the target: "
-            f"{listed(sorted(present[0]), 5)} and {listed(sorted(present[1]), 5)}."
-        )
-    alone = sorted((present[0] | present[1]) - shared)
+    labels = obs_labels(adata, key, "groups_key", np.concatenate(sides))
+    source, target = np.split(labels, [len(sides[0])])
+    present = [sorted(set(part) - {None}) for part in (source, target)]
+    shared = _shared(key, *present)
+    alone = sorted(set().union(*present).difference(shared))
     if alone:
         left_out = np.isin(labels, alone)
         near = did_you_mean(alone[0], shared)
@@ -110,8 +97,19 @@ def shared_groups(
             f"obs[{key!r}]: {listed(alone, 5)} in the source or in the target only; the "
             f"{left_out.sum()} cells count as of no known group.{near}"
         )
-        labels[left_out] = None
-    return labels[:split], labels[split:]
+        labels[left_out] = None  # and so in its two parts, which are views
+    return source, target
+
+
+def _shared(key: str, source: Collection[str], target: Collection[str]) -> list[str]:
+    """The labels that occur on both sides."""
+    shared = [label for label in source if label in target]
+    if not shared:
+        raise DataError(
+            f"No value of obs[{key!r}] occurs in both the source and the target: "
+            f"{listed(source, 5)} and {listed(target, 5)}."
+        )
+    return shared
 
 
 def _members(labels: NDArray[np.object_]) -> dict[str, list[int]]:
@@ -120,10 +118,6 @@ def _members(labels: NDArray[np.object_]) -> dict[str, list[int]]:
         if label is not None:
             members.setdefault(label, []).append(row)
     return members
-
-
-def _all_pairs(sources: Sequence[int], targets: Sequence[int]) -> NDArray[np.int64]:
-    return np.stack(np.meshgrid(sources, targets, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
@@ -149,17 +143,6 @@ def _names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.floa
         except ValueError as error:
             raise DataError(f"The weights of pairs must be numbers: {error}.") from error
     return names.astype(str).to_numpy(dtype=object), weight
-
-
-def _require_unique_names(adata: AnnData, rows: NDArray[np.int64]) -> None:
-    names = adata.obs_names[rows]
-    twice = names[names.duplicated()]
-    if len(twice):
-        raise DataError(
-            f"{len(twice.unique())} names of cells occur more than once (first: {twice[0]!r}), so "
-            "that pairs cannot be told by name. Make them unique with "
-            "adata.obs_names_make_unique()."
-        )
 
 
 def _find(

@@ -141,37 +141,28 @@ def fit(
         n_components=n_components, pair_key=pair_key, pairs=pairs, groups_key=groups_key,
         weight_key=weight_key, many_to_many=many_to_many,
     )  # fmt: skip
-    return with_origin(fit_cells(cells, model), cells)
+    return with_origin(_fit(cells, model), cells)
 
 
-def fit_cells(
-    cells: Cells, model: MongeMap | EnsembleMap | None, **arguments: Any
-) -> MongeMap | EnsembleMap:
-    """Fit an estimator to cells, or what suits them best; ``arguments`` go to ``MongeMap.fit``."""
+def _fit(cells: Cells, model: MongeMap | EnsembleMap | None) -> MongeMap | EnsembleMap:
+    """Fit an estimator to cells, or what suits them best."""
+    known = cells.known_pairs()
     if isinstance(model, EnsembleMap):
         if cells.groups is not None or cells.known is None:
             raise DataError(
                 "An ensemble resamples clones: give {pair_key} or pairs, and no groups.",
                 pair_key=Option("pair_key"),
             )
-        return unfitted(model).fit(cells.x, cells.y, **cells.known_pairs())
+        return unfitted(model).fit(cells.x, cells.y, **known)
     if model is None and cells.can_stop_early:
         name, candidate = next(iter(default_candidates().items()))
-        return choose({name: candidate}, cells.x, cells.y, **cells.known_pairs()).model
+        return choose({name: candidate}, cells.x, cells.y, **known).model
     options = cells.suited_options() if model is None else model.get_params(deep=False)
     if cells.has_clones:
         options["many_to_many"] = True
-    known = cells.known
+    del known["clones"]
     estimator = (MongeMap if model is None else type(model))(**options)
-    return estimator.fit(
-        cells.x,
-        cells.y,
-        pairs=None if known is None else known.pairs,
-        pair_weight=None if known is None else known.weight,
-        groups=cells.groups,
-        **cells.weights(),
-        **arguments,
-    )
+    return estimator.fit(cells.x, cells.y, groups=cells.groups, **known)
 
 
 def with_origin(model: MongeMap | EnsembleMap, cells: Cells) -> SingleCellMap:
@@ -226,17 +217,15 @@ def transport(
     rows = model.times.rows(adata, target=inverse)
     points = model.coordinates(adata, rows)
     mapped = (model.model.inverse_transform if inverse else model.model.transform)(points)
-    states = np.full((adata.n_obs, mapped.shape[1]), np.nan)
-    states[rows] = mapped
-    length = np.full(adata.n_obs, np.nan)
-    length[rows] = np.linalg.norm(mapped - points, axis=1)
+    columns = {"displacement": np.linalg.norm(mapped - points, axis=1)}
+    if isinstance(model.model, EnsembleMap) and not inverse:
+        columns |= {"spread": model.model.spread(points), "informed": model.model.informed(points)}
     if copy:
         # In memory, because a file behind the original cannot be changed.
         adata = adata.to_memory() if adata.isbacked else adata.copy()
-    adata.obsm[f"X_{key_added}"] = states
-    adata.obs[f"{key_added}_displacement"] = length
-    if isinstance(model.model, EnsembleMap) and not inverse:
-        _write_reach(adata, model.model, rows, points, key_added)
+    adata.obsm[f"X_{key_added}"] = _among_all(adata, rows, mapped)
+    for name, column in columns.items():
+        adata.obs[f"{key_added}_{name}"] = _among_all(adata, rows, column)
     adata.uns[key_added] = _record(model, inverse=inverse)
     return adata if copy else None
 
@@ -280,26 +269,18 @@ def check_model(model: Any) -> None:
         )
 
 
-def _write_reach(
-    adata: AnnData,
-    ensemble: EnsembleMap,
-    rows: NDArray[np.int64],
-    points: NDArray[np.float64],
-    key_added: str,
-) -> None:
-    spread = np.full(adata.n_obs, np.nan)
-    spread[rows] = ensemble.spread(points)
-    adata.obs[f"{key_added}_spread"] = spread
-    informed = np.zeros(adata.n_obs, bool)
-    informed[rows] = ensemble.informed(points)
-    adata.obs[f"{key_added}_informed"] = informed
+def _among_all(adata: AnnData, rows: NDArray[np.int64], values: NDArray[Any]) -> NDArray[Any]:
+    """Values of some cells among those of all, False or NaN for the others."""
+    found = np.full((adata.n_obs, *values.shape[1:]), False if values.dtype == bool else np.nan)
+    found[rows] = values
+    return found
 
 
 def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
     """What uns says of a result: text, numbers and arrays, which h5ad can write."""
     fitted = model.model
     one = fitted.members_[0] if isinstance(fitted, EnsembleMap) else fitted
-    described = describe_options(one.get_params(deep=False))
+    options = describe_options(one.get_params(deep=False))
     record = {
         "time_key": model.times.key,
         "source": model.times.source,
@@ -307,9 +288,7 @@ def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
         "use_rep": "pca" if model.representation.pca is not None else model.representation.name,
         "n_components": fitted.n_features_in_,
         "inverse": inverse,
-        "options": {
-            name: _writable(value) for name, value in described.items() if value is not None
-        },
+        "options": {name: _writable(each) for name, each in options.items() if each is not None},
         "versions": {"mongefit": mongefit.__version__, **recorded_versions()},
     }
     if isinstance(fitted, EnsembleMap):
@@ -330,18 +309,14 @@ def _writable(value: Any) -> Any:
 
 
 def _describe(model: SingleCellMap) -> Section:
-    representation = model.representation
-    header: dict[str, Any] = {
-        **dataclasses.asdict(model.times),
-        "use_rep": representation.name,
-        "n_components": representation.n_components,
-    }
+    header: dict[str, Any] = dataclasses.asdict(model.times)
+    header["use_rep"] = model.representation.name
+    header["n_components"] = model.representation.n_components
     tensors: dict[str, NDArray[np.float64]] = {}
-    if representation.pca is not None:
-        header["genes"] = list(representation.pca.genes)
-        tensors |= {"mean": representation.pca.mean, "loadings": representation.pca.loadings}
-    if representation.fingerprint is not None:
-        kept = representation.fingerprint
+    if (pca := model.representation.pca) is not None:
+        header["genes"] = list(pca.genes)
+        tensors |= {"mean": pca.mean, "loadings": pca.loadings}
+    if (kept := model.representation.fingerprint) is not None:
         header["fingerprint"] = {"cells": list(kept.cells), "genes": list(kept.genes)}
         tensors |= {"anchors": kept.coordinates, "anchor_loadings": kept.loadings}
     return Section(header, tensors)
@@ -349,33 +324,28 @@ def _describe(model: SingleCellMap) -> Section:
 
 def _restore(model: MongeMap | EnsembleMap, section: Section) -> SingleCellMap:
     header, tensors = section
-    n_components = header["n_components"]
+    n_components, dim = header["n_components"], model.n_features_in_
     texts = [header[name] for name in ("key", "source", "target", "use_rep")]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a name is not text")
-    if n_components is not None and n_components != model.n_features_in_:
-        raise ValueError(f"{n_components} components for {model.n_features_in_} features")
-    pca = None
+    if n_components is not None and n_components != dim:
+        raise ValueError(f"{n_components} components for {dim} features")
+    pca = fingerprint = None
+    shapes: dict[str, tuple[int, ...]] = {}
     if "genes" in header:
         genes = tuple(map(str, header["genes"]))
         pca = Components(genes, tensors["mean"], tensors["loadings"])
-        _check_tensor(pca.mean, "mean", (len(genes),))
-        _check_tensor(pca.loadings, "loadings", (len(genes), model.n_features_in_))
-    fingerprint = None
+        shapes |= {"mean": (len(genes),), "loadings": (len(genes), dim)}
     if "fingerprint" in header:
         cells, named = (tuple(map(str, header["fingerprint"][key])) for key in ("cells", "genes"))
         fingerprint = Fingerprint(cells, tensors["anchors"], named, tensors["anchor_loadings"])
-        _check_tensor(fingerprint.coordinates, "anchors", (len(cells), model.n_features_in_))
-        _check_tensor(fingerprint.loadings, "anchor_loadings", (len(named), model.n_features_in_))
-    expected = {"mean", "loadings"} if pca is not None else set()
-    expected |= {"anchors", "anchor_loadings"} if fingerprint is not None else set()
-    if tensors.keys() - expected:
+        shapes |= {"anchors": (len(cells), dim), "anchor_loadings": (len(named), dim)}
+    for name, shape in shapes.items():
+        found = tensors[name]
+        if found.shape != shape or found.dtype != np.float64 or not np.all(np.isfinite(found)):
+            raise ValueError(f"single_cell.{name} must be finite float64 numbers of shape {shape}")
+    if tensors.keys() - shapes.keys():
         raise ValueError("a tensor does not belong there")
     *times, use_rep = texts
     representation = Representation(use_rep, n_components, pca, fingerprint)
     return SingleCellMap(model, Times(*times), representation)
-
-
-def _check_tensor(tensor: np.ndarray, name: str, shape: tuple[int, ...]) -> None:
-    if tensor.shape != shape or tensor.dtype != np.float64 or not np.all(np.isfinite(tensor)):
-        raise ValueError(f"single_cell.{name} must be finite float64 numbers of shape {shape}")

@@ -66,6 +66,8 @@ def plot_transport(
     Axes
         The Axes drawn on.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     check_model(model)
     check_adata(adata)
     check_count(n_arrows, "n_arrows", minimum=1)
@@ -81,7 +83,8 @@ def plot_transport(
     else:
         array = np.asarray(adata.obsm[name], dtype=np.float64)
         places = [array[start], array[end]]
-        near = _nearest(model.coordinates(adata, end), mapped, n_neighbors)
+        cells = NearestNeighbors(n_neighbors=min(n_neighbors, len(end)))
+        near = cells.fit(model.coordinates(adata, end)).kneighbors(mapped, return_distance=False)
         tails, heads = array[drawn], places[1][near].mean(axis=1)
     if tails.shape[1] < 2:
         raise DataError(f"{name} has one column; two are needed to draw in.")
@@ -92,7 +95,20 @@ def plot_transport(
         _scatter(ax, places[0], BLUE, times[inverse])
     else:
         _scatter_by(ax, np.concatenate(places), adata, color, np.concatenate([start, end]))
-    _draw_arrows(ax, tails, heads)
+    ax.quiver(
+        *tails[:, :2].T,
+        *(heads - tails)[:, :2].T,
+        angles="xy",
+        scale_units="xy",
+        scale=1,
+        width=0.003,
+        color=BLACK,
+        alpha=0.6,
+        zorder=2,
+    )
+    # A quiver does not widen the limits for the heads of its arrows.
+    ax.update_datalim(heads[:, :2])
+    ax.autoscale_view()
     axis = "component" if name == "X" else name.removeprefix("X_")
     ax.set_xlabel(f"{axis} 1")
     ax.set_ylabel(f"{axis} 2")
@@ -110,17 +126,9 @@ def _basis_name(adata: AnnData, basis: str) -> str:
     )  # fmt: skip
 
 
-def _nearest(cells: Points, queries: Points, n_neighbors: int) -> NDArray[np.int64]:
-    from sklearn.neighbors import NearestNeighbors
-
-    found = NearestNeighbors(n_neighbors=min(n_neighbors, len(cells))).fit(cells)
-    return found.kneighbors(queries, return_distance=False)
-
-
 def _scatter(ax: Axes, points: Points, color: Any, label: str) -> None:
-    ax.scatter(
-        points[:, 0], points[:, 1], s=9, color=color, linewidths=0, alpha=0.8, zorder=1, label=label
-    )
+    x, y, *_ = points.T
+    ax.scatter(x, y, s=9, color=color, linewidths=0, alpha=0.8, zorder=1, label=label)
 
 
 def _scatter_by(
@@ -149,23 +157,3 @@ def _label_colors(adata: AnnData, key: str) -> dict[Any, Any]:
     if not has_order or len(chosen) < len(labels):
         chosen = palette(len(labels))
     return dict(zip(labels, chosen, strict=False))
-
-
-def _draw_arrows(ax: Axes, tails: Points, heads: Points) -> None:
-    step = heads - tails
-    ax.quiver(
-        tails[:, 0],
-        tails[:, 1],
-        step[:, 0],
-        step[:, 1],
-        angles="xy",
-        scale_units="xy",
-        scale=1,
-        width=0.003,
-        color=BLACK,
-        alpha=0.6,
-        zorder=2,
-    )
-    # A quiver does not widen the limits for the heads of its arrows.
-    ax.update_datalim(heads[:, :2])
-    ax.autoscale_view()

@@ -15,7 +15,10 @@ from mongefit.errors import DataError, Option, OptionError, Suggestion, warn_use
 from mongefit.single_cell._columns import listed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from anndata import AnnData
+    from pandas import Index
 
 DEFAULT = "X_pca"
 LOADINGS = "PCs"
@@ -50,14 +53,8 @@ class Fingerprint:
     """What tells the components of a fit from others of the same name.
 
     Components are fixed only up to signs and rotations: those of another run of a PCA are other
-    coordinates.
-
-    Attributes
-    ----------
-    cells, coordinates
-        Names of some cells of the fit, and where they were, [k, d].
-    genes, loadings
-        Names of some genes, and their loadings, [g, d]; none where there are no loadings.
+    coordinates. It holds some cells of the fit with their coordinates, [k, d], and some genes with
+    their loadings, [g, d], none where there are no loadings.
     """
 
     cells: tuple[str, ...]
@@ -82,35 +79,35 @@ class Fingerprint:
 
     def check(self, adata: AnnData, representation: Representation) -> None:
         """Refuse cells whose components are not those of the fit; warn where that is not known."""
-        name, dim = representation.name, self.coordinates.shape[1]
-        found = adata.obs_names.get_indexer(list(self.cells)) if adata.obs_names.is_unique else []
-        here = np.flatnonzero(np.asarray(found) >= 0)
-        if len(here):
-            points = representation.of(adata, np.asarray(found)[here])
-            if not _same(points, self.coordinates[here]):
+        where = representation.where
+        known, rows = _both(self.cells, adata.obs_names)
+        if len(rows):
+            if not _same(representation.of(adata, rows), self.coordinates[known]):
                 raise DataError(
-                    f"{representation.where} is not that of the fit: cell "
-                    f"{self.cells[here[0]]!r}, for one, is elsewhere in it. Signs or axes may have "
-                    "changed when it was computed again. Use the coordinates of the fit, or fit "
-                    "again."
+                    f"{where} is not that of the fit: cell {self.cells[known[0]]!r}, for one, is "
+                    "elsewhere in it. Signs or axes may have changed when it was computed again. "
+                    "Use the coordinates of the fit, or fit again."
                 )
             return
-        loadings = _stored_loadings(adata, name, dim)
-        if len(loadings) and len(self.genes) and adata.var_names.is_unique:
-            known = adata.var_names.get_indexer(list(self.genes))
-            there = np.flatnonzero(known >= 0)
-            if len(there):
-                if not _same(loadings[known[there]], self.loadings[there]):
-                    raise DataError(
-                        f"varm['PCs'] is not that of the fit: {representation.where} has other "
-                        "components. Project the cells onto the components of the fit, or fit "
-                        "again."
-                    )
-                return
-        warn_user(
-            f"None of the cells of the fit are here, and no loadings: whether "
-            f"{representation.where} has the components of the fit could not be checked."
-        )
+        loadings = _stored_loadings(adata, representation.name, self.coordinates.shape[1])
+        known, rows = _both(self.genes, adata.var_names)
+        if not len(loadings) or not len(rows):
+            warn_user(
+                f"None of the cells of the fit are here, and no loadings: whether {where} has the "
+                "components of the fit could not be checked."
+            )
+        elif not _same(loadings[rows], self.loadings[known]):
+            raise DataError(
+                f"varm['PCs'] is not that of the fit: {where} has other components. Project the "
+                "cells onto the components of the fit, or fit again."
+            )
+
+
+def _both(names: Sequence[str], index: Index) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which names an index holds, and where; none where some name is in it twice."""
+    found = index.get_indexer(list(names)) if index.is_unique else np.full(len(names), -1)
+    known = np.flatnonzero(found >= 0)
+    return known, found[known]
 
 
 def _stored_loadings(adata: AnnData, name: str, dim: int) -> NDArray[np.float64]:
@@ -154,13 +151,12 @@ class Representation:
 
     def of(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Coordinates of some cells, [n, d]."""
-        if self.name != "X":
-            found = check_points(_obsm(adata, self.name, rows), self.where)
-        elif self.pca is None:
-            found = check_points(_expression(adata, rows), self.where)
-        else:
+        if self.name == "X" and self.pca is not None:
             genes = _gene_rows(adata, self.pca.genes)
             found = self.pca.project(_expression(adata, rows)[:, genes])
+        else:
+            array = _expression(adata, rows) if self.name == "X" else _obsm(adata, self.name, rows)
+            found = check_points(array, self.where)
         if self.n_components is None:
             return found
         if found.shape[1] < self.n_components:
@@ -219,11 +215,8 @@ def _obsm(adata: AnnData, name: str, rows: NDArray[np.int64]) -> Any:
             pca=Option("pca", 10),
         )  # fmt: skip
     array = adata.obsm[name]
-    array = array.to_numpy() if hasattr(array, "to_numpy") else array
-    found = array[rows]
-    values = found.data if scipy.sparse.issparse(found) else np.asarray(found)
-    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
-        _refuse_nan(adata, rows, found, f"obsm[{name!r}]")
+    found = (array.to_numpy() if hasattr(array, "to_numpy") else array)[rows]
+    _check_finite(adata, rows, found, f"obsm[{name!r}]")
     return found
 
 
@@ -233,19 +226,17 @@ def _expression(adata: AnnData, rows: NDArray[np.int64]) -> Any:
         raise DataError(
             "This AnnData has no X. Name an array of obsm by {use_rep}.", use_rep=Option("use_rep")
         )
-    if not _is_sparse(adata.X):
-        require_memory(
-            3 * 8 * len(rows) * adata.n_vars, "Components of X need about", "Use fewer genes."
-        )
+    # Backed sparse matrices are of no class of SciPy's, but say in the same way how they are kept.
+    if not scipy.sparse.issparse(adata.X) and getattr(adata.X, "format", "") not in ("csr", "csc"):
+        needed = 3 * 8 * len(rows) * adata.n_vars
+        require_memory(needed, "Components of X need about", "Use fewer genes.")
     # Through a view, which reads these rows only where X is backed by a file.
     X = adata[rows].X
     X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
     if X.dtype.kind not in "iuf":
         raise DataError(f"X holds values of type {X.dtype}; real numbers are needed.")
     X = X.astype(np.float64)
-    values = np.asarray(X.data if scipy.sparse.issparse(X) else X)
-    if not np.all(np.isfinite(values)):
-        _refuse_nan(adata, rows, X, "X")
+    values = _check_finite(adata, rows, X, "X")
     if np.all(values >= 0) and np.all(values == np.rint(values)) and np.any(values > 1):
         raise DataError(
             "X looks like raw counts (whole numbers up to {largest:.0f}). Normalise it and take "
@@ -255,18 +246,18 @@ def _expression(adata: AnnData, rows: NDArray[np.int64]) -> Any:
     return X
 
 
-def _is_sparse(X: Any) -> bool:
-    # Backed sparse matrices are of no class of SciPy's, but have its way to say how they are kept.
-    return scipy.sparse.issparse(X) or getattr(X, "format", None) in ("csr", "csc")
-
-
-def _refuse_nan(adata: AnnData, rows: NDArray[np.int64], found: Any, where: str) -> None:
-    dense = found.toarray() if scipy.sparse.issparse(found) else np.asarray(found)
-    bad = rows[~np.all(np.isfinite(dense), axis=1)]
-    raise DataError(
-        f"{where} is NaN or infinite in {len(bad)} cells: rows {listed(bad.tolist(), 5)} (first: "
-        f"{adata.obs_names[bad[0]]!r}). Remove these cells or fill them in."
-    )
+def _check_finite(adata: AnnData, rows: NDArray[np.int64], found: Any, where: str) -> NDArray[Any]:
+    """The values of a matrix, dense or sparse; it is refused if some are NaN or infinite."""
+    is_sparse = scipy.sparse.issparse(found)
+    values = np.asarray(found.data if is_sparse else found)
+    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+        dense = found.toarray() if is_sparse else values
+        bad = rows[~np.all(np.isfinite(dense), axis=1)]
+        raise DataError(
+            f"{where} is NaN or infinite in {len(bad)} cells: rows {listed(bad.tolist(), 5)} "
+            f"(first: {adata.obs_names[bad[0]]!r}). Remove these cells or fill them in."
+        )
+    return values
 
 
 def _gene_rows(adata: AnnData, genes: tuple[str, ...]) -> Any:

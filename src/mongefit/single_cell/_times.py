@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit.errors import DataError, Option, OptionError, Suggestion, did_you_mean
+from mongefit.errors import (
+    DataError,
+    Option,
+    OptionError,
+    Suggestion,
+    did_you_mean,
+    wrong_option,
+)
 from mongefit.single_cell._columns import distinct, listed, obs_column
 
 if TYPE_CHECKING:
@@ -36,15 +43,12 @@ class Times:
     def of(cls, key: str, source: Any, target: Any) -> Times:
         """Times out of values of any type, which must differ."""
         if not isinstance(key, str):
-            raise OptionError(
-                "{time_key} must be the name of one column of obs, got {key!r}.",
-                time_key=Option("time_key"), key=key,
-            )  # fmt: skip
+            raise wrong_option("time_key", "the name of one column of obs", key)
         if _canonical(source) == _canonical(target):
             raise OptionError(
                 f"source and target are both {source}. Name two values of obs[{key!r}]."
             )
-        return cls(str(key), str(source), str(target))
+        return cls(key, str(source), str(target))
 
     def rows(self, adata: AnnData, *, target: bool) -> NDArray[np.int64]:
         """Rows of the cells of the source, or of the target."""
@@ -55,7 +59,7 @@ class Times:
         if not any(found):
             raise DataError(
                 f"obs[{self.key!r}] has no value {wanted}. Values: {listed(values)}."
-                + did_you_mean(wanted, map(str, values))
+                + did_you_mean(wanted, values)
             )
         return np.flatnonzero(np.isin(codes, np.flatnonzero(found)))
 
