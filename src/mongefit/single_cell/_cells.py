@@ -13,11 +13,7 @@ from mongefit.model_selection import default_candidates
 from mongefit.model_selection._folds import FEW_CLONES
 from mongefit.single_cell._columns import check_adata, obs_weights
 from mongefit.single_cell._knowledge import KnownPairs, clone_pairs, named_pairs, shared_groups
-from mongefit.single_cell._representation import (
-    Fingerprint,
-    Representation,
-    choose_representation,
-)
+from mongefit.single_cell._representation import Fingerprint, Representation, choose_representation
 from mongefit.single_cell._times import Times
 
 if TYPE_CHECKING:

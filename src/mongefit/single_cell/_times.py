@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit.errors import (
-    DataError,
-    Option,
-    OptionError,
-    Suggestion,
-    did_you_mean,
-    wrong_option,
-)
+from mongefit.errors import DataError, Option, OptionError, Suggestion, did_you_mean, wrong_option
 from mongefit.single_cell._columns import distinct, listed, obs_column
 
 if TYPE_CHECKING:
