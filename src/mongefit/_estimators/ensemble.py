@@ -87,7 +87,16 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         known = Known.of(X, Y, pairs, pair_weight, clones, source_weight, target_weight)
         each = np.full(known.n_clones, 1 / known.n_clones)
         counts = np.random.default_rng(seed).multinomial(known.n_clones, each, size=n_members)
-        fits = [self._fit_of(known, drawn, size, seed + k) for k, drawn in enumerate(counts)]
+        template = self.estimator
+        if template is None:
+            template = next(iter(default_candidates().values())).set_params(max_iter=30)
+        fits = []
+        for k, drawn in enumerate(counts):
+            model = unfitted(template).set_params(many_to_many=True, batch_size=None, verbose=0)
+            # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
+            weight = known.weight * drawn[known.clone]
+            part = Thinned.of(known, size, seed + k)
+            fits.append(Fit(model.set_params(random_state=seed + k), part.arguments(weight)))
         sources = known.x[known.pairs[:, 0]]
         with (
             ProgressBar(n_members, enabled=bool(self.verbose), description="members") as bar,
@@ -171,17 +180,6 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _predictions(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
         return np.stack([member.transform(X) for member in self.members_])
-
-    def _fit_of(self, known: Known, drawn: NDArray[np.int64], size: int | None, seed: int) -> Fit:
-        """The fit of a member."""
-        part = Thinned.of(known, size, seed)
-        if self.estimator is None:
-            model = next(iter(default_candidates().values())).set_params(max_iter=30)
-        else:
-            model = unfitted(self.estimator)
-        model.set_params(many_to_many=True, batch_size=None, verbose=0, random_state=seed)
-        # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
-        return Fit(model, part.arguments(known.weight * drawn[known.clone]))
 
 
 def _scores(

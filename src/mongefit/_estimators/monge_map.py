@@ -73,7 +73,7 @@ class CostLearner(FitOptions, EntropicQueries):
         """
         from mongefit import _fitting
 
-        kept = _check_checkpoint(checkpoint, resume)
+        kept = _fitting.check_checkpoint(checkpoint, resume)
         task = self._prepare(
             X, Y, pairs=pairs, pair_weight=pair_weight, groups=groups,
             validation_pairs=validation_pairs, source_weight=source_weight,
@@ -94,22 +94,6 @@ class CostLearner(FitOptions, EntropicQueries):
         from mongefit._fitting.preparing import default_losses
 
         return default_losses(known)
-
-
-def _check_checkpoint(checkpoint: Any, resume: bool) -> Checkpoint | None:
-    from mongefit._training import Checkpoint
-    from mongefit._validation import check_switch
-    from mongefit.errors import Option, OptionError
-
-    check_switch(resume, "resume")
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        return Checkpoint(checkpoint, resume=resume)
-    if resume:
-        raise OptionError(
-            "{resume} needs {checkpoint}, a folder to go on from.",
-            resume=Option("resume"), checkpoint=Option("checkpoint"),
-        )  # fmt: skip
-    return checkpoint
 
 
 class MongeMap(CostLearner):

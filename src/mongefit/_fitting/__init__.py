@@ -16,6 +16,7 @@ from mongefit._fitting.many import train_alike as train_alike
 from mongefit._fitting.preparing import Task as Task
 from mongefit._fitting.preparing import prepare as prepare
 from mongefit._fitting.training import Record as Record
+from mongefit._fitting.training import check_checkpoint as check_checkpoint
 from mongefit._fitting.training import fit as fit
 from mongefit._fitting.training import train as train
 from mongefit._options import FitOptions as FitOptions

@@ -50,7 +50,12 @@ def build_cost(dim: int, options: FitOptions, seed: int) -> Cost:
     cost, diffeo = options.cost, options.diffeo
     if isinstance(cost, ConvexFunction):
         h = cost
-        _check_dimension(h, dim)
+        try:
+            eqx.filter_eval_shape(h.value_and_gradient, jax.ShapeDtypeStruct((1, dim), jnp.float64))
+        except TypeError as error:
+            raise DataError(
+                f"The cost is made for another number of features than the {dim} of the data."
+            ) from error
     elif check_choice(cost, "cost", COSTS, others="a ConvexFunction") in LEARNED:
         own = {"symmetric": options.symmetric, "alpha": alpha}
         h = draw_on_cpu(_drawn, LEARNED[cost], dim, sizes, np.asarray(seed), **own)
@@ -89,12 +94,3 @@ def check_convex(cost: Cost, clouds: Clouds) -> None:
             f"{type(h).__name__} is not convex: between the clouds its Hessian has the eigenvalue "
             f"{eigenvalues.min():.3g}. The map needs a strictly convex h."
         )
-
-
-def _check_dimension(h: ConvexFunction, dim: int) -> None:
-    try:
-        eqx.filter_eval_shape(h.value_and_gradient, jax.ShapeDtypeStruct((1, dim), jnp.float64))
-    except TypeError as error:
-        raise DataError(
-            f"The cost is made for another number of features than the {dim} of the data."
-        ) from error

@@ -51,7 +51,7 @@ class Clouds(NamedTuple):
         return self.source.shape[1]
 
 
-def check_clouds(data: FitData, *, dtype: str, normalize_weight: bool) -> Clouds:
+def check_clouds(data: FitData, *, dtype: str, normalize: bool) -> Clouds:
     """Check both clouds and bring them to common units."""
     if is_traced(data.X, data.Y):
         raise DataError(
@@ -60,13 +60,8 @@ def check_clouds(data: FitData, *, dtype: str, normalize_weight: bool) -> Clouds
         )
     source, target = check_points(data.X, "X"), check_points(data.Y, "Y")
     check_same_features(data.X, data.Y, source, target)
-    a, b = (
-        check_weights(weight, len(points), name, normalize=normalize_weight)
-        for weight, points, name in (
-            (data.source_weight, source, "source_weight"),
-            (data.target_weight, target, "target_weight"),
-        )
-    )
+    a = check_weights(data.source_weight, len(source), "source_weight", normalize=normalize)
+    b = check_weights(data.target_weight, len(target), "target_weight", normalize=normalize)
     with noted_warnings() as notes:
         _warn_of_constant_features(source, target)
     units = Units.of(source, target, a, b)

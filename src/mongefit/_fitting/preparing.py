@@ -104,7 +104,7 @@ def prepare(
     """
     with noted_warnings() as notes:
         checked = check_options(options)
-    clouds = check_clouds(data, dtype=options.dtype, normalize_weight=options.normalize_weight)
+    clouds = check_clouds(data, dtype=options.dtype, normalize=options.normalize_weight)
     clouds.notes[:0] = notes
     known = _check_knowledge(options, data, clouds, used=use_knowledge)
     held_out = check_validation_pairs(
@@ -164,7 +164,12 @@ def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> T
     dtype = clouds.x.dtype
     weighted = [*losses, *checked.penalties]
     terms = [each.term for each in weighted]
-    _check_requirements(terms, known)
+    for term in terms:
+        if term.requires is not None and getattr(known, term.requires) is None:
+            raise DataError(
+                f"{term.name}() needs {term.requires}: give fit(X, Y, {term.requires}=…), or leave "
+                "it out."
+            )
     models = [
         cast(Model(cost, _initialise(terms, task, cost, checked, k)), dtype)
         for k, cost in enumerate(task.costs)
@@ -211,16 +216,6 @@ def _pad(held_out: NDArray[np.int64], pairs: Pairs | None, dtype: Any) -> Pairs:
     if pairs is None:
         return chosen
     return dataclasses.replace(chosen, rows=pairs.rows, columns=pairs.columns)
-
-
-def _check_requirements(terms: Sequence[Term], known: Knowledge) -> None:
-    """Refuse terms that need what was not given."""
-    for term in terms:
-        if term.requires is not None and getattr(known, term.requires) is None:
-            raise DataError(
-                f"{term.name}() needs {term.requires}: give fit(X, Y, {term.requires}=…), or leave "
-                "it out."
-            )
 
 
 def _initialise(

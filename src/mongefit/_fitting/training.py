@@ -12,11 +12,13 @@ import numpy as np
 from mongefit._fitting.apply import compile_tasks
 from mongefit._fitting.finishing import Fitted, finish
 from mongefit._fitting.preparing import Task
+from mongefit._io import StrPath
 from mongefit._progress import TrainingBar
 from mongefit._runtime import compile_meanwhile, double_precision
 from mongefit._training import Checkpoint, Info, Problem, Run
 from mongefit._training import train as run_training
-from mongefit.errors import OptionError
+from mongefit._validation import check_switch
+from mongefit.errors import Option, OptionError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +89,19 @@ def train(
         return run_training(task.problem, task.models, checkpoint=checkpoint, on_interval=report)
 
 
+def check_checkpoint(checkpoint: StrPath | Checkpoint | None, resume: bool) -> Checkpoint | None:
+    """Where to keep a run, out of the two arguments of ``fit``."""
+    check_switch(resume, "resume")
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        return Checkpoint(checkpoint, resume=resume)
+    if resume:
+        raise OptionError(
+            "{resume} needs {checkpoint}, a folder to go on from.",
+            resume=Option("resume"), checkpoint=Option("checkpoint"),
+        )  # fmt: skip
+    return checkpoint
+
+
 def fit(
     task: Task,
     *,
@@ -111,20 +126,16 @@ class _Recorder:
             name: np.asarray(column)[-1].tolist() for name, column in vars(infos).items()
         }
         del last["solved"], last["applied"], last["objective"]
-        validation, recipe = last.pop("validation"), self.problem.recipe
-        terms = dict(zip(_distinct(recipe.names), last.pop("terms"), strict=True))
+        names, validation = self.problem.recipe.names, last.pop("validation")
+        distinct = [
+            name if names.count(name) == 1 else f"{name} {names[:k].count(name) + 1}"
+            for k, name in enumerate(names)
+        ]
+        terms = dict(zip(distinct, last.pop("terms"), strict=True))
         return Record(
-            n_steps=int(recipe.max_iter),
+            n_steps=int(self.problem.recipe.max_iter),
             terms=MappingProxyType(terms),
             skipped=self.skipped,
             validation_rmse=self.scale * validation if self.problem.validates else None,
             **last,
         )
-
-
-def _distinct(names: tuple[str, ...]) -> list[str]:
-    """Names of which none occurs twice."""
-    return [
-        name if names.count(name) == 1 else f"{name} {names[:k].count(name) + 1}"
-        for k, name in enumerate(names)
-    ]

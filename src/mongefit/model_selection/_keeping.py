@@ -33,9 +33,10 @@ class KeptPaths:
                 resume=Option("resume"), checkpoint=Option("checkpoint"),
             )  # fmt: skip
         self._folder = None if folder is None else os.fspath(folder)
+        self._file = "" if folder is None else os.path.join(folder, "paths.safetensors")
         self._resume = resume
         self._digest = hash_arrays(*what)
-        self._paths: dict[str, NDArray[np.float64]] = {}
+        self.paths: dict[str, NDArray[np.float64]] = {}
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -47,17 +48,13 @@ class KeptPaths:
             self._read()
             yield
 
-    def get(self, key: str) -> NDArray[np.float64] | None:
-        """The errors of a candidate, if they are known."""
-        return self._paths.get(key)
-
     def put(self, key: str, path: NDArray[np.float64]) -> None:
         """Keep the errors of a candidate."""
-        self._paths[key] = path
+        self.paths[key] = path
         if self._folder is None:
             return
-        header = {"format": _FORMAT, "what": self._digest, "names": list(self._paths)}
-        tensors = {f"path{k}": each for k, each in enumerate(self._paths.values())}
+        header = {"format": _FORMAT, "what": self._digest, "names": list(self.paths)}
+        tensors = {f"path{k}": each for k, each in enumerate(self.paths.values())}
         write_tensors(self._file, header, tensors, overwrite=True)
 
     @property
@@ -68,10 +65,6 @@ class KeptPaths:
         folder = os.path.join(self._folder, "fit")
         # What is there belongs to this choice, whether or not it had come so far.
         return Checkpoint(folder, resume=os.path.isdir(folder))
-
-    @property
-    def _file(self) -> str:
-        return os.path.join(str(self._folder), "paths.safetensors")
 
     def _read(self) -> None:
         if not os.path.exists(self._file):
@@ -95,4 +88,4 @@ class KeptPaths:
                 f"{self._file} is the choice of a run with other data or folds. Give the same ones "
                 "to go on with it, or choose another folder."
             )
-        self._paths = paths
+        self.paths = paths

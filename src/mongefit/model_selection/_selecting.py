@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -169,13 +169,11 @@ def select(
         for name, estimator in named.items():
             bar.describe(name)
             key = f"{name}\n{estimator.get_params(deep=False)!r}"
-            found = kept.get(key)
-            if found is None:
-                found = held_out_path(estimator, known, folds, size, seed, bar.update)
-                kept.put(key, found)
-            else:
+            if key in kept.paths:
                 bar.update(n_folds)
-            paths[name] = found
+            else:
+                kept.put(key, held_out_path(estimator, known, folds, size, seed, bar.update))
+            paths[name] = kept.paths[key]
         choice = best_choice(paths)
         bar.describe("fitting")
         part = Thinned.of(known, size, 0)
@@ -231,23 +229,17 @@ def held_out_path(
         parts.append(part)
     failures = fit_many(fits, on_fit=on_fit)
     squares = np.zeros(int(estimator.max_iter) + 1)
-    for fold, (fit, failure) in enumerate(zip(fits, failures, strict=True)):
-        if failure is None:
-            held_out = folds == fold
-            squares += np.sum(held_out) * _errors(fit.estimator, parts[fold], held_out) ** 2
-        else:
-            squares[:] = np.inf
+    for fold, ((model, _), part, failure) in enumerate(zip(fits, parts, failures, strict=True)):
+        held_out = folds == fold
+        if failure is not None:
+            error: Any = np.inf
+        elif model.history_:
+            error = np.where(model.history_["applied"], model.history_["validation_rmse"], np.inf)
+        else:  # no steps
+            rows, columns = part.pairs[held_out].T
+            error = -model.score(part.x[rows], part.y[columns])
+        squares += np.sum(held_out) * error**2
     return np.sqrt(squares / np.sum(folds >= 0))
-
-
-def _errors(
-    model: MongeMap, part: Thinned, held_out: NDArray[np.bool_]
-) -> NDArray[np.float64] | float:
-    """The error after every training step, or that of a model without any."""
-    if not model.history_:
-        rows, columns = part.pairs[held_out].T
-        return -model.score(part.x[rows], part.y[columns])
-    return np.where(model.history_["applied"], model.history_["validation_rmse"], np.inf)
 
 
 def best_choice(paths: Mapping[str, NDArray[np.float64]]) -> Choice:
@@ -277,33 +269,26 @@ def stopped(estimator: MongeMap, steps: int, *, batch_size: int | None) -> Monge
     )
 
 
-class Reference(NamedTuple):
-    """What no map should lose to.
+def references(
+    known: Known, part: Thinned, folds: NDArray[np.int64]
+) -> Iterator[tuple[str, NDArray[np.float64], Any]]:
+    """What no map should lose to: squared Euclidean at every epsilon, and trivial predictors.
 
-    ``predicted`` is where the sources of all pairs go, each by a fit without the pairs of its fold,
-    [k, d]; ``model`` is the fit to all pairs.
+    Of each the name, where the sources of all pairs go by fits without the pairs of their fold,
+    [k, d], and the fit to all pairs.
     """
-
-    predicted: NDArray[np.float64]
-    model: Any
-
-
-def references(known: Known, part: Thinned, folds: NDArray[np.int64]) -> dict[str, Reference]:
-    """Squared Euclidean at every epsilon, and trivial predictors."""
     sources = part.x[part.pairs[:, 0]]
-    found = {}
     for epsilon in EPSILONS:
         # It learns from no pairs: all are held out.
         model = _fitted(EuclideanMap(epsilon=epsilon), part, None)
-        found[f"{EUCLIDEAN}, epsilon {epsilon:g}"] = Reference(model.transform(sources), model)
+        yield f"{EUCLIDEAN}, epsilon {epsilon:g}", model.transform(sources), model
     for name, kind in TRIVIAL.items():
         predicted = np.empty_like(known.truth)
         for fold in range(folds.max() + 1):
             held_out = folds == fold
             model = _fitted(kind(many_to_many=True), part, np.where(held_out, 0.0, known.weight))
             predicted[held_out] = model.transform(sources[held_out])
-        found[name] = Reference(predicted, _fitted(kind(many_to_many=True), part, known.weight))
-    return found
+        yield name, predicted, _fitted(kind(many_to_many=True), part, known.weight)
 
 
 def squared_errors(predicted: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
@@ -339,7 +324,7 @@ def _table(
             best = best_choice({name: path})
             spread = divergence(model, part) if name == choice.name else None
             rows.append((name, str(best.steps), best.rmse, spread))
-    for name, (predicted, fitted) in references(known, part, folds).items():
+    for name, predicted, fitted in references(known, part, folds):
         rmse = float(np.sqrt(np.mean(squared_errors(predicted, known))))
         rows.append((name, None, rmse, divergence(fitted, part)))
     notes = (

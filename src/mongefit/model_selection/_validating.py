@@ -165,9 +165,9 @@ random_state, verbose
             bar.update()
     squares = {LEARNED: squared_errors(predicted, known)}
     divergences = {LEARNED: float(np.mean(spread))}
-    for name, each in references(known, part, folds).items():
-        squares[name] = squared_errors(each.predicted, known)
-        divergences[name] = divergence(each.model, part)
+    for name, moved, fitted in references(known, part, folds):
+        squares[name] = squared_errors(moved, known)
+        divergences[name] = divergence(fitted, part)
     rows = [
         {"name": name, "rmse": float(np.sqrt(np.mean(square))), "divergence": divergences[name]}
         for name, square in squares.items()

@@ -127,14 +127,15 @@ def _names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.floa
     columns = list(frame.columns)
     if columns == [0, 1, 2]:
         columns[2] = "weight"
-    if len(columns) not in (2, 3) or (len(columns) == 3 and columns[2] != "weight"):
+    if len(columns) < 2 or columns[2:] not in ([], ["weight"]):
         raise DataError(
             "pairs needs two columns, the names of source and target cells, and may have a third "
             f"called weight; it has {listed(columns)}."
         )
     names = frame.iloc[:, :2]
-    if names.isna().to_numpy().any():
-        row = int(names.isna().any(axis=1).to_numpy().argmax())
+    absent = names.isna().any(axis=1).to_numpy()
+    if absent.any():
+        row = absent.argmax()
         raise DataError(f"pairs has no name in row {row}. Fill it in, or remove the row.")
     weight = np.ones(len(frame))
     if len(columns) == 3:

@@ -121,11 +121,6 @@ def fit(
         best; with fewer clones stopped after 40 steps; without any ``MongeMap(epsilon=0.05)``. In
         batches of at least 512 cells.
 
-    Returns
-    -------
-    SingleCellMap
-        The fitted map.
-
     Notes
     -----
     In ``pair_key`` and ``groups_key`` the missing values of pandas, −1 and words such as "unknown"
@@ -204,11 +199,6 @@ def transport(
         Map the target back instead.
     copy
         Leave ``adata`` alone and return a copy.
-
-    Returns
-    -------
-    AnnData or None
-        The copy, if one was asked for.
     """
     check_model(model)
     check_adata(adata)

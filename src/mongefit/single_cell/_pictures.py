@@ -60,11 +60,6 @@ def plot_transport(
         Axes to draw on; a new Figure by default.
     title
         Title of the Axes.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on.
     """
     from sklearn.neighbors import NearestNeighbors
 

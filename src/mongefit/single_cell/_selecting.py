@@ -49,16 +49,10 @@ def select(
         As in `fit`; clones or pairs are needed.
     candidates
         Estimators to choose among; by default `mongefit.model_selection.default_candidates`.
-    n_folds
-        Number of folds; by default 5, and with fewer than 10 clones as many as there are.
     max_cells
         Cells of each time to choose on, with all that are in clones; None takes all.
-    random_state
-        Seed of the folds.
-    checkpoint, resume
+    n_folds, random_state, checkpoint, resume, verbose
         As for `mongefit.model_selection.select`.
-    verbose
-        With 1, a progress bar on stderr.
 
     Returns
     -------
