@@ -8,7 +8,7 @@ import pytest
 from mongefit import MongeMap, datasets
 from mongefit._estimators import many
 from mongefit._estimators.many import Fit, fit_many
-from mongefit._fitting import many as train_alike
+from mongefit._fitting import training
 from mongefit.baselines import CouplingFit, EuclideanMap
 from mongefit.errors import DataError, TrainingError
 from mongefit.losses import CorrectMass
@@ -106,11 +106,11 @@ def test_wrong_data_are_refused():
 @pytest.mark.parametrize(("least", "calls"), [(24, 0), (23, 1)])
 def test_by_default_it_is_done_for_many_steps_on_an_accelerator(least, calls, monkeypatch):
     """Two fits of 12 steps: side by side from 24 on, with the same outcome."""
-    called, train_each = [], train_alike.train_each
+    called, train_each = [], training.train_each
     monkeypatch.setattr(many, "LEAST_STEPS", least)
     monkeypatch.setattr(many, "on_cpu", lambda: False)
     monkeypatch.setattr(
-        train_alike, "train_each", lambda *given: called.append(1) or train_each(*given)
+        training, "train_each", lambda *given: called.append(1) or train_each(*given)
     )
     fits = [Fit(MongeMap(**OPTIONS), told(k)) for k in range(2)]
     assert fit_many(fits) == [None, None]

@@ -25,7 +25,7 @@ from mongefit import (
 )
 from mongefit._fitting import apply as programs
 from mongefit._fitting import diagnose as diagnostics
-from mongefit._fitting import finishing
+from mongefit._fitting import training
 from mongefit.errors import ConvergenceError, ConvergenceWarning, DataError, NotFittedError
 from mongefit.metrics import map_plan_gap
 
@@ -300,17 +300,17 @@ def test_a_map_that_fails_the_check_is_not_called_converged(euclidean, monkeypat
         return eqx.tree_at(lambda t: t.points, moved, points)
 
     if "plan" in what:
-        original = finishing.solve_map
+        original = training.solve_map
         other = np.where(np.arange(N) == 3, 1 + 1e-6 if what == "plan" else np.nan, 1.0)[:, None]
 
         def worse_plan(*arguments):
             solved = original(*arguments)
             return solved._replace(plan=other * np.asarray(solved.plan))
 
-        monkeypatch.setattr(finishing, "solve_map", worse_plan)
+        monkeypatch.setattr(training, "solve_map", worse_plan)
     else:
-        original = finishing.transport_points
-        monkeypatch.setattr(finishing, "transport_points", worse)
+        original = training.transport_points
+        monkeypatch.setattr(training, "transport_points", worse)
     with pytest.raises(ConvergenceError, match=r"1 of 24 source points \(first: row 3"):
         fixed_cost(strict=True).fit(X, Y)
     estimator = warned(lambda: fixed_cost().fit(X, Y), "Try a larger alpha", ConvergenceWarning)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 
@@ -78,6 +80,14 @@ def hash_arrays(*arrays: Any) -> str:
         digest.update(f"{plain.dtype.str} {plain.shape}".encode())
         digest.update(plain.tobytes())
     return digest.hexdigest()
+
+
+def connected_parts(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The connected part of a bipartite graph that each edge, from a row to a column, is in."""
+    n = rows.max(initial=0) + 1
+    size = n + columns.max(initial=0) + 1
+    graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(size, size))
+    return scipy.sparse.csgraph.connected_components(graph, directed=False)[1][rows]
 
 
 def _warn_of_constant_features(source: np.ndarray, target: np.ndarray) -> None:

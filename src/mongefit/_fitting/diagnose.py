@@ -8,13 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from mongefit._costs import Cost
 from mongefit._duals import DualSolution, default_tolerance
+from mongefit._fitting.data import connected_parts
 from mongefit._numerics import Status
 from mongefit._runtime import compile_ahead, to_device
 from mongefit._transport import EntropicMap, Transported
@@ -121,14 +120,6 @@ def report(found: dict[str, Any], *, strict: bool) -> None:
             skipped=found["skipped_steps"], where=InPython(" (see history_['applied'])"),
             learning_rate=learning_rate, epsilon=epsilon,
         )  # fmt: skip
-
-
-def connected_parts(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The connected part of a bipartite graph that each edge, from a row to a column, is in."""
-    n = rows.max(initial=0) + 1
-    size = n + columns.max(initial=0) + 1
-    graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(size, size))
-    return scipy.sparse.csgraph.connected_components(graph, directed=False)[1][rows]
 
 
 def _map_plan_gap(fitted: EntropicMap, P, rows, images) -> float:

@@ -1,26 +1,43 @@
-"""Options of a fit, as `MongeMap` documents them."""
+"""Options of a fit: checked, and turned into costs, losses and solvers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
 import optax
+from jaxtyping import PRNGKeyArray
 
+from mongefit._convex import ICNN, ConvexFunction, SquaredEuclidean
+from mongefit._costs import Cost
 from mongefit._duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
+from mongefit._fitting.data import Clouds
+from mongefit._flows import AutoregressiveFlow, Diffeo
+from mongefit._inverse import ConjugateICNN
 from mongefit._options import FitOptions
+from mongefit._registry import is_ours
+from mongefit._runtime import draw_on_cpu, filter_jit
 from mongefit._validation import (
     check_choice,
     check_count,
+    check_layers,
     check_positive,
     check_schedule,
     check_seed,
     check_switch,
 )
-from mongefit.errors import OptionError, wrong_option
+from mongefit.errors import DataError, OptionError, wrong_option
 from mongefit.losses import FunctionTerm, Term, Weighted
 from mongefit.penalties import CostSize
 
+LEARNED: dict[str, Any] = {"icnn": ICNN, "conjugate_icnn": ConjugateICNN}
+COSTS = (*LEARNED, "sqeuclidean")
+DIFFEOS = ("shared", "separate")
 DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
 # What training does for each way that users may ask for.
 DIFFERENTIATIONS: dict[str, Differentiation] = {"implicit": "one_step", "unrolled": "unrolled"}
@@ -82,3 +99,72 @@ def check_terms(terms: Any, name: str) -> list[Weighted]:
         own = term if isinstance(term, Term) else FunctionTerm(term)
         checked.append(Weighted(own, weighted.weight))
     return checked
+
+
+@jax.jit
+def _keys(seed: int) -> tuple[PRNGKeyArray, ...]:
+    """Keys of the function and of two flows."""
+    return tuple(jr.split(jr.key(seed), 3))
+
+
+def _draw(
+    family: type[ConvexFunction], dim: int, sizes: tuple[int, ...], seed: np.ndarray, **options: Any
+) -> ConvexFunction:
+    return family(dim, sizes, key=_keys(seed)[0], **options)
+
+
+# As one, or each shape would be compiled for itself; and not optimised, for it runs once.
+_drawn = filter_jit(_draw, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def build_cost(dim: int, options: FitOptions, seed: int) -> Cost:
+    """The cost at the start of training."""
+    alpha = check_positive(options.alpha, "alpha")
+    sizes = check_layers(options.hidden_layer_sizes)
+    cost, diffeo = options.cost, options.diffeo
+    if isinstance(cost, ConvexFunction):
+        h = cost
+        try:
+            eqx.filter_eval_shape(h.value_and_gradient, jax.ShapeDtypeStruct((1, dim), jnp.float64))
+        except TypeError as error:
+            raise DataError(
+                f"The cost is made for another number of features than the {dim} of the data."
+            ) from error
+    elif check_choice(cost, "cost", COSTS, others="a ConvexFunction") in LEARNED:
+        own = {"symmetric": options.symmetric, "alpha": alpha}
+        h = draw_on_cpu(_drawn, LEARNED[cost], dim, sizes, np.asarray(seed), **own)
+    else:
+        h = SquaredEuclidean()
+    if diffeo is None:
+        return Cost(h)
+    if isinstance(diffeo, Diffeo):
+        return Cost(h, diffeo, diffeo)
+    is_pair = isinstance(diffeo, tuple) and len(diffeo) == 2
+    if is_pair and all(isinstance(phi, Diffeo | None) for phi in diffeo):
+        return Cost(h, *diffeo)
+    check_choice(diffeo, "diffeo", DIFFEOS, others="None, a Diffeo or a pair of them")
+    if diffeo == "shared":
+        flow = AutoregressiveFlow(dim, key=_keys(seed)[1])
+        return Cost(h, flow, flow)
+    return Cost(h, *(AutoregressiveFlow(dim, key=key) for key in _keys(seed)[1:]))
+
+
+def check_convex(cost: Cost, clouds: Clouds) -> None:
+    """Refuse an own h that is not convex between points of the data."""
+    h = cost.h
+    if is_ours(type(h)):
+        return
+    size = 64
+    u, v = (
+        np.asarray(points)[np.resize(np.arange(len(points)), size)]
+        for points in (clouds.x, clouds.y)
+    )
+    hessian = np.asarray(h.hessian(jnp.asarray(u - np.roll(v, 1, axis=0))))
+    if not np.all(np.isfinite(hessian)):
+        raise OptionError(f"The Hessian of {type(h).__name__} is not finite between the clouds.")
+    eigenvalues = np.linalg.eigvalsh(hessian)
+    if eigenvalues.min() < -1e-8 * max(eigenvalues.max(), 1.0):
+        raise OptionError(
+            f"{type(h).__name__} is not convex: between the clouds its Hessian has the eigenvalue "
+            f"{eigenvalues.min():.3g}. The map needs a strictly convex h."
+        )

@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 
 from mongefit._costs import Cost
 from mongefit._fitting.apply import require_plan_memory, solve_map
-from mongefit._fitting.costs import build_cost, check_convex
 from mongefit._fitting.data import Clouds, FitData, check_clouds
-from mongefit._fitting.options import DIFFERENTIATIONS, Checked, check_options, check_terms
+from mongefit._fitting.options import (
+    DIFFERENTIATIONS,
+    Checked,
+    build_cost,
+    check_convex,
+    check_options,
+    check_terms,
+)
 from mongefit._numerics import cast
 from mongefit._options import FitOptions
 from mongefit._runtime import chunk_size, double_precision, dual_bytes, on_cpu, require_memory

@@ -1,22 +1,28 @@
-"""Training a task, with progress, callbacks and checkpoints."""
+"""Training tasks, alone or side by side, and building the map of what was learned."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
+from numpy.typing import NDArray
 
-from mongefit._fitting.apply import compile_tasks
-from mongefit._fitting.finishing import Fitted, finish
+from mongefit._costs import Cost
+from mongefit._fitting.apply import compile_tasks, solve_map, transport_points
+from mongefit._fitting.data import hash_arrays
+from mongefit._fitting.diagnose import CHECKED, diagnose, evenly, report
 from mongefit._fitting.preparing import Task
 from mongefit._io import StrPath
 from mongefit._progress import TrainingBar
-from mongefit._runtime import compile_meanwhile, double_precision
-from mongefit._training import Checkpoint, Info, Problem, Run
+from mongefit._runtime import compile_meanwhile, device_memory, double_precision
+from mongefit._training import Checkpoint, Info, Problem, Run, train_each
 from mongefit._training import train as run_training
+from mongefit._transport import EntropicMap, Units
 from mongefit._validation import check_switch
 from mongefit.errors import Option, OptionError
 
@@ -59,6 +65,35 @@ class Record:
     validation_rmse: float | None
 
 
+@dataclasses.dataclass
+class _Recorder:
+    """Makes records out of the infos of intervals."""
+
+    problem: Problem
+    scale: float
+    skipped: int = 0
+
+    def record(self, infos: Info) -> Record:
+        self.skipped += int(np.sum(~np.asarray(infos.applied)))
+        last: dict[str, Any] = {
+            name: np.asarray(column)[-1].tolist() for name, column in vars(infos).items()
+        }
+        del last["solved"], last["applied"], last["objective"]
+        names, validation = self.problem.recipe.names, last.pop("validation")
+        distinct = [
+            name if names.count(name) == 1 else f"{name} {names[:k].count(name) + 1}"
+            for k, name in enumerate(names)
+        ]
+        terms = dict(zip(distinct, last.pop("terms"), strict=True))
+        return Record(
+            n_steps=int(self.problem.recipe.max_iter),
+            terms=MappingProxyType(terms),
+            skipped=self.skipped,
+            validation_rmse=self.scale * validation if self.problem.validates else None,
+            **last,
+        )
+
+
 @double_precision()
 def train(
     task: Task,
@@ -89,6 +124,127 @@ def train(
         return run_training(task.problem, task.models, checkpoint=checkpoint, on_interval=report)
 
 
+@double_precision()
+def train_alike(tasks: Mapping[int, Task], least: int) -> dict[int, Run]:
+    """Train side by side those tasks that differ in their numbers only; their runs.
+
+    As many at a time as fit into memory, if they take more than ``least`` steps in all. Tasks
+    without a run are left to be trained by themselves.
+    """
+    runs: dict[int, Run] = {}
+    for alike in _alike(tasks):
+        if sum(int(task.options.max_iter) for task in alike.values()) <= least:
+            continue
+        problems = [task.problem for task in alike.values()]
+        models = [task.models[0] for task in alike.values()]
+        try:
+            found = train_each(problems, models)  # type: ignore[arg-type]
+        except jax.errors.JaxRuntimeError:
+            continue  # such as too little memory: each has to take its turn
+        runs.update(zip(alike, found, strict=True))
+    return runs
+
+
+def _alike(tasks: Mapping[int, Task]) -> list[dict[int, Task]]:
+    """Tasks with one start that differ in their numbers only, two or more of each kind."""
+    kinds: list[tuple[Any, dict[int, Task]]] = []
+    for k, task in tasks.items():
+        if task.problem is None or len(task.models) > 1 or task.options.max_iter == 0:
+            continue
+        kind = _kind(task)
+        for other, members in kinds:
+            if kind == other:
+                members[k] = task
+                break
+        else:
+            kinds.append((kind, {k: task}))
+    return [part for _, members in kinds for part in _parts(members) if len(part) > 1]
+
+
+def _kind(task: Task) -> Any:
+    """All of a task's training but its numbers."""
+    trained = (task.problem, task.models)
+    shapes = jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf, trained
+    )
+    return int(task.options.max_iter), jax.tree.structure(trained), jax.tree.leaves(shapes)
+
+
+def _parts(members: dict[int, Task]) -> list[dict[int, Task]]:
+    """Parts that fit into memory."""
+    free = device_memory()
+    size = next(iter(members.values())).bytes_per_step()
+    at_once = len(members) if free is None else max(1, int(free // size))
+    items = list(members.items())
+    return [dict(items[k : k + at_once]) for k in range(0, len(items), at_once)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fitted:
+    """What an estimator with an entropic map learns; its attributes are these with a trailing _."""
+
+    map: EntropicMap
+    units: Units
+    history: dict[str, NDArray[Any]]
+    diagnostics: dict[str, Any]
+    data_sha256: str
+    n_iter: int
+    losses: tuple[Any, ...] = ()
+    scores: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(0))
+
+
+@double_precision()
+def finish(task: Task, runs: Sequence[Run]) -> Fitted:
+    """Keep the best run and build its map; without runs, that of the cost as it is."""
+    if not runs:
+        return finish_cost(task, task.costs[0])
+    scores = np.asarray([_score(task, run) for run in runs])
+    best = runs[int(np.argmin(scores))]
+    history = dict(best.history)
+    if "validation" in history:
+        history["validation_rmse"] = history.pop("validation") * float(task.clouds.units.scale)
+    fitted = finish_cost(task, best.model.cost, history)
+    n_losses = 0 if task.problem is None else task.problem.recipe.n_losses
+    return dataclasses.replace(fitted, losses=best.model.terms[:n_losses], scores=scores)
+
+
+@double_precision()
+def finish_cost(task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None = None) -> Fitted:
+    """Build the map of a cost, check it, and report what is wrong with it."""
+    clouds, history = task.clouds, {} if history is None else history
+    solved = solve_map(clouds, cost, task.epsilon)
+    rows = evenly(len(clouds.source), CHECKED)
+    moved = transport_points(solved.map, clouds.source[rows], reverse=False)
+    n_iter = max(len(history.get("step", ())) - 1, 0)
+    diagnostics = diagnose(solved.map, np.asarray(solved.plan), rows, moved, solved.dual) | {
+        "epsilon": solved.epsilon,
+        "epsilon_requested": task.epsilon,
+        "skipped_steps": int(np.sum(~history.get("applied", np.ones(0, bool)))),
+        "trained": n_iter > 0,
+        "input_warnings": clouds.notes,
+    }
+    report(diagnostics, strict=task.options.strict)
+    digest = hash_arrays(
+        clouds.source, clouds.target, clouds.a, clouds.b, *task.known.arrays(), task.held_out
+    )
+    return Fitted(solved.map, clouds.units, history, diagnostics, digest, n_iter)
+
+
+def _score(task: Task, run: Run) -> float:
+    """What a run is chosen by: RMSE on pairs that it was not trained on, or its objective."""
+    if run.failure is not None:
+        return np.inf
+    if task.held_out is None:
+        return run.objective
+    clouds, pairs = task.clouds, task.held_out
+    solved = solve_map(clouds, run.model.cost, task.epsilon)
+    found = transport_points(solved.map, clouds.source[pairs[:, 0]], reverse=False)
+    missed = np.sum((found.points - clouds.target[pairs[:, 1]]) ** 2, axis=1)
+    error = float(np.sqrt(np.mean(missed)))
+    good = solved.dual.converged and np.all(found.converged) and np.isfinite(error)
+    return error if good else np.inf
+
+
 def check_checkpoint(checkpoint: StrPath | Checkpoint | None, resume: bool) -> Checkpoint | None:
     """Where to keep a run, out of the two arguments of ``fit``."""
     check_switch(resume, "resume")
@@ -110,32 +266,3 @@ def fit(
 ) -> Fitted:
     """Train a task and build the map of what was learned."""
     return finish(task, train(task, checkpoint=checkpoint, callback=callback))
-
-
-@dataclasses.dataclass
-class _Recorder:
-    """Makes records out of the infos of intervals."""
-
-    problem: Problem
-    scale: float
-    skipped: int = 0
-
-    def record(self, infos: Info) -> Record:
-        self.skipped += int(np.sum(~np.asarray(infos.applied)))
-        last: dict[str, Any] = {
-            name: np.asarray(column)[-1].tolist() for name, column in vars(infos).items()
-        }
-        del last["solved"], last["applied"], last["objective"]
-        names, validation = self.problem.recipe.names, last.pop("validation")
-        distinct = [
-            name if names.count(name) == 1 else f"{name} {names[:k].count(name) + 1}"
-            for k, name in enumerate(names)
-        ]
-        terms = dict(zip(distinct, last.pop("terms"), strict=True))
-        return Record(
-            n_steps=int(self.problem.recipe.max_iter),
-            terms=MappingProxyType(terms),
-            skipped=self.skipped,
-            validation_rmse=self.scale * validation if self.problem.validates else None,
-            **last,
-        )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mongefit._fitting.diagnose import connected_parts
+from mongefit._fitting.data import connected_parts
 from mongefit._validation import check_count, check_pairs, check_points, check_weights
 from mongefit.errors import DataError, OptionError, warn_user
 
