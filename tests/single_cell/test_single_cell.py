@@ -31,7 +31,7 @@ from mongefit.single_cell import (
     transport,
 )
 from mongefit.single_cell._cells import take_cells
-from mongefit.single_cell._times import Times
+from mongefit.single_cell._columns import Times
 
 anndata = pytest.importorskip("anndata")
 pandas = pytest.importorskip("pandas")
@@ -250,7 +250,7 @@ class TestClones:
             chosen(cells(clone=np.arange(18)), pair_key="clone")
 
     def test_sets_that_are_no_clones(self, monkeypatch):
-        monkeypatch.setattr(single_cell._knowledge, "MAX_PAIRS", 40)
+        monkeypatch.setattr(single_cell._cells, "MAX_PAIRS", 40)
         with pytest.raises(DataError, match=r"48 pairs in 1 sets.*Use groups_key='clone'"):
             chosen(cells(clone="a"), pair_key="clone")
 

@@ -1,5 +1,6 @@
 """AnnData in, maps between the cells of two times out; install it with ``mongefit[anndata]``."""
 
+from mongefit.single_cell._columns import Times as Times
 from mongefit.single_cell._genes import cost_genes as cost_genes
 from mongefit.single_cell._genes import pull_back_genes as pull_back_genes
 from mongefit.single_cell._mapping import SingleCellMap as SingleCellMap
@@ -11,4 +12,3 @@ from mongefit.single_cell._representation import Components as Components
 from mongefit.single_cell._representation import Representation as Representation
 from mongefit.single_cell._selecting import cross_validate as cross_validate
 from mongefit.single_cell._selecting import select as select
-from mongefit.single_cell._times import Times as Times

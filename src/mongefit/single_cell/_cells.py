@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit.errors import Option, OptionError, noted_warnings
+from mongefit.errors import DataError, Option, OptionError, did_you_mean, noted_warnings, warn_user
 from mongefit.model_selection import default_candidates
 from mongefit.model_selection._folds import FEW_CLONES
-from mongefit.single_cell._columns import check_adata, obs_weights
-from mongefit.single_cell._knowledge import KnownPairs, clone_pairs, named_pairs, shared_groups
+from mongefit.single_cell._columns import Times, check_adata, listed, obs_labels, obs_weights
 from mongefit.single_cell._representation import Fingerprint, Representation, choose_representation
-from mongefit.single_cell._times import Times
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
+Sides = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Rows, within an AnnData, of the cells of the source and of the target."""
+
+MAX_PAIRS = 1_000_000
+"""More pairs than this out of clones are refused: such sets are groups."""
+
 _BATCH = 512
+
+
+class KnownPairs(NamedTuple):
+    """Pairs of rows of the source and of the target, [k, 2], and how much each counts.
+
+    ``clone`` is the number of the clone that each pair is of; None where pairs were given by name.
+    """
+
+    pairs: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    clone: NDArray[np.int64] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,3 +141,146 @@ def take_cells(
         kept = Fingerprint.of(adata, representation.name, rows, np.concatenate([x, y]))
         representation = dataclasses.replace(representation, fingerprint=kept)
     return Cells(times, representation, x, y, a, b, known, groups, notes)
+
+
+def clone_pairs(adata: AnnData, key: str, sides: Sides) -> KnownPairs:
+    """Every source of a clone with every target of it, each with weight 1/(sources · targets)."""
+    labels = obs_labels(adata, key, "pair_key", np.concatenate(sides))
+    sources, targets = (_members(part) for part in np.split(labels, [len(sides[0])]))
+    shared = _shared(key, sources, targets)
+    total = sum(len(sources[label]) * len(targets[label]) for label in shared)
+    if total > MAX_PAIRS:
+        raise DataError(
+            "obs[{key!r}] gives {total} pairs in {count} sets, too many to be clones. Use "
+            "{groups_key} for sets of many cells.",
+            key=key, total=total, count=len(shared), groups_key=Option("groups_key", key),
+        )  # fmt: skip
+    if len(shared) == 1:
+        warn_user(
+            f"All cells with a known clone at both times are in one clone, {shared[0]!r}. Every "
+            "source is paired with every target of it, which says little about which goes where."
+        )
+    grids = [np.meshgrid(sources[label], targets[label], indexing="ij") for label in shared]
+    tables = [np.stack(grid, axis=-1).reshape(-1, 2) for grid in grids]
+    sizes = [len(table) for table in tables]
+    return KnownPairs(
+        np.concatenate(tables),
+        np.repeat([1 / size for size in sizes], sizes),
+        np.repeat(np.arange(len(shared)), sizes),
+    )
+
+
+def named_pairs(adata: AnnData, pairs: Any, sides: Sides, *, many_to_many: bool) -> KnownPairs:
+    """Pairs given by the names of cells, in a DataFrame or a sequence, with weights or without."""
+    names, weight = _names_and_weights(pairs)
+    if not len(names):
+        raise DataError("pairs is empty.")
+    present = adata.obs_names[np.concatenate(sides)]
+    twice = present[present.duplicated()]
+    if len(twice):
+        raise DataError(
+            f"{len(twice.unique())} names of cells occur more than once (first: {twice[0]!r}), so "
+            "that pairs cannot be told by name. Make them unique with "
+            "adata.obs_names_make_unique()."
+        )
+    found = [
+        _find(adata, column, rows, side)
+        for column, rows, side in zip(names.T, sides, ("source", "target"), strict=True)
+    ]
+    if not many_to_many:
+        _require_one_target(names)
+    return KnownPairs(np.stack(found, axis=1), weight)
+
+
+def shared_groups(
+    adata: AnnData, key: str, sides: Sides
+) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+    """Labels of both sides; those that occur on one side only become None, with a warning."""
+    labels = obs_labels(adata, key, "groups_key", np.concatenate(sides))
+    source, target = np.split(labels, [len(sides[0])])
+    present = [sorted(set(part) - {None}) for part in (source, target)]
+    shared = _shared(key, *present)
+    alone = sorted(set().union(*present).difference(shared))
+    if alone:
+        left_out = np.isin(labels, alone)
+        near = did_you_mean(alone[0], shared)
+        warn_user(
+            f"obs[{key!r}]: {listed(alone, 5)} in the source or in the target only; the "
+            f"{left_out.sum()} cells count as of no known group.{near}"
+        )
+        labels[left_out] = None  # and so in its two parts, which are views
+    return source, target
+
+
+def _shared(key: str, source: Collection[str], target: Collection[str]) -> list[str]:
+    """The labels that occur on both sides."""
+    shared = [label for label in source if label in target]
+    if not shared:
+        raise DataError(
+            f"No value of obs[{key!r}] occurs in both the source and the target: "
+            f"{listed(source, 5)} and {listed(target, 5)}."
+        )
+    return shared
+
+
+def _members(labels: NDArray[np.object_]) -> dict[str, list[int]]:
+    members: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        if label is not None:
+            members.setdefault(label, []).append(row)
+    return members
+
+
+def _names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+    import pandas as pd
+
+    frame = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(list(pairs))
+    columns = list(frame.columns)
+    if columns == [0, 1, 2]:
+        columns[2] = "weight"
+    if len(columns) < 2 or columns[2:] not in ([], ["weight"]):
+        raise DataError(
+            "pairs needs two columns, the names of source and target cells, and may have a third "
+            f"called weight; it has {listed(columns)}."
+        )
+    names = frame.iloc[:, :2]
+    absent = names.isna().any(axis=1).to_numpy()
+    if absent.any():
+        row = absent.argmax()
+        raise DataError(f"pairs has no name in row {row}. Fill it in, or remove the row.")
+    weight = np.ones(len(frame))
+    if len(columns) == 3:
+        try:
+            weight = frame.iloc[:, 2].to_numpy(dtype=np.float64)
+        except ValueError as error:
+            raise DataError(f"The weights of pairs must be numbers: {error}.") from error
+    return names.astype(str).to_numpy(dtype=object), weight
+
+
+def _find(
+    adata: AnnData, names: NDArray[np.object_], rows: NDArray[np.int64], side: str
+) -> NDArray[np.int64]:
+    """Where names are among the cells of one side."""
+    cells = adata.obs_names[rows]
+    found = cells.get_indexer(names)
+    if np.any(found < 0):
+        first = names[int(np.argmax(found < 0))]
+        hint = " It is a cell of another time." if first in adata.obs_names else ""
+        raise DataError(
+            f"{np.sum(found < 0)} of {len(names)} pair names are not in the {side} (first: "
+            f"{first!r}).{hint or did_you_mean(first, cells)}"
+        )
+    return np.asarray(found, np.int64)
+
+
+def _require_one_target(names: NDArray[np.object_]) -> None:
+    targets: dict[str, set[str]] = {}
+    for source, target in names:
+        targets.setdefault(source, set()).add(target)
+        if len(targets[source]) > 1:
+            raise DataError(
+                "Cell {source!r} is paired with several targets: {targets}. A map sends a cell to "
+                "one place. Keep one of them, or set {many_to_many} to fit their mean.",
+                source=source, targets=", ".join(map(repr, sorted(targets[source]))),
+                many_to_many=Option("many_to_many", True),
+            )  # fmt: skip

@@ -20,9 +20,8 @@ from mongefit.errors import DataError, ModelFileError, Option, OptionError
 from mongefit.model_selection import default_candidates
 from mongefit.model_selection import select as choose
 from mongefit.single_cell._cells import Cells, take_cells
-from mongefit.single_cell._columns import check_adata
+from mongefit.single_cell._columns import Times, check_adata
 from mongefit.single_cell._representation import Components, Fingerprint, Representation
-from mongefit.single_cell._times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
