@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mongefit._estimators.many import Fit, fit_many
 from mongefit._estimators.monge_map import MongeMap
+from mongefit._estimators.queries import Saved
 from mongefit._progress import ProgressBar
 from mongefit._validation import check_count, check_points, check_seed
 from mongefit.errors import DataError, OptionError, summarised_warnings
@@ -25,7 +25,7 @@ _REACH = 0.95
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Several maps, each trained on clones drawn with replacement and on other points.
 
     Their mean is the prediction and their spread says how much it depends on which clones happened
@@ -77,8 +77,10 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ) -> Self:
         """Train the members.
 
-        Parameters are those of `mongefit.model_selection.select`; pairs of one clone are drawn
-        together.
+        Parameters
+        ----------
+        X, Y, pairs, pair_weight, clones, source_weight, target_weight
+            As for `mongefit.model_selection.select`; pairs of one clone are drawn together.
         """
         if not isinstance(self.estimator, MongeMap | None):
             raise OptionError(f"estimator must be a MongeMap, got {self.estimator!r}.")
@@ -112,13 +114,6 @@ class EnsembleMap(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._restore(members, calibration)
         validate_data(self, X, skip_check_array=True)
         return self
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the fitted ensemble to one file; `mongefit.load` reads it."""
-        from mongefit._storage import save
-
-        check_is_fitted(self)
-        save(self, path, overwrite=overwrite)
 
     def _restore(self, members: list[MongeMap], calibration: dict[str, Any]) -> None:
         """Set what is learned."""

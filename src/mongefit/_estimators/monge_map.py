@@ -5,14 +5,12 @@ Nothing here imports JAX before it is needed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
-from mongefit._estimators.queries import EntropicQueries
+from mongefit._estimators.queries import EntropicQueries, Saved
 from mongefit._options import FitOptions
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ class CostLearner(FitOptions, EntropicQueries):
         return default_losses(known)
 
 
-class MongeMap(CostLearner):
+class MongeMap(Saved, CostLearner):
     """Learn what moving costs and where things move, from two clouds and what is known of the map.
 
     The cost is c(x, y) = h(Φμ(x) − Φν(y)) with h convex; its entropic optimal transport map is
@@ -195,10 +193,3 @@ class MongeMap(CostLearner):
     >>> euclidean.transform(X).shape
     (32, 2)
     """
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the fitted estimator to one file; `mongefit.load` reads it."""
-        from mongefit._storage import save
-
-        check_is_fitted(self)
-        save(self, path, overwrite=overwrite)

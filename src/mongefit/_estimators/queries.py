@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 if TYPE_CHECKING:
     from mongefit._fitting import Fitted
+    from mongefit._io import StrPath
     from mongefit._transport import EntropicMap, Units
 
 
@@ -94,6 +95,17 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             super().__setstate__(
                 {name: _convert(value, np.ndarray, jnp.asarray) for name, value in state.items()}
             )
+
+
+class Saved:
+    """A fitted estimator that can be written to a file."""
+
+    def save(self, path: StrPath, *, overwrite: bool = False) -> None:
+        """Write the fitted estimator to one file; `mongefit.load` reads it."""
+        from mongefit._storage import save
+
+        check_is_fitted(self)
+        save(self, path, overwrite=overwrite)  # type: ignore[arg-type]
 
 
 def check_query(estimator: BaseEstimator, points: ArrayLike, name: str) -> NDArray[np.float64]:

@@ -47,9 +47,7 @@ DTYPES = ("float64", "mixed", "float32")
 class Checked(NamedTuple):
     """Options that were checked and brought to one form."""
 
-    epsilon: tuple[float, float]
-    learning_rate: tuple[float, float]
-    diffeo_learning_rate: tuple[float, float]
+    schedules: dict[str, Any]
     seed: int
     penalties: list[Weighted]
     dual_solver: DualSolver
@@ -60,10 +58,10 @@ def check_options(options: FitOptions) -> Checked:
     for name in ("symmetric", "many_to_many", "normalize_weight", "strict"):
         check_switch(getattr(options, name), name)
     check_choice(options.dtype, "dtype", DTYPES)
-    epsilon, rate, diffeo_rate = (
-        check_schedule(getattr(options, name), name)
+    schedules = {
+        name: check_schedule(getattr(options, name), name)
         for name in ("epsilon", "learning_rate", "diffeo_learning_rate")
-    )
+    }
     seed = check_seed(options.random_state)
     check_count(options.max_iter, "max_iter")
     if options.batch_size is not None:
@@ -77,7 +75,7 @@ def check_options(options: FitOptions) -> Checked:
         needed = "an optimizer of optax, such as optax.adam(0.01)"
         raise wrong_option("optimizer", needed, options.optimizer)
     penalties = [1e-7 * CostSize()] if options.penalties is None else options.penalties
-    return Checked(epsilon, rate, diffeo_rate, seed, check_terms(penalties, "penalties"), dual)
+    return Checked(schedules, seed, check_terms(penalties, "penalties"), dual)
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:

@@ -97,16 +97,8 @@ def prepare(
 ) -> Task:
     """Check everything, and set up the training.
 
-    Parameters
-    ----------
-    options, data
-        What the user asked for and passed.
-    choose_losses
-        Gives the losses where the options name none.
-    learn
-        Whether to train costs and flows that can be trained.
-    use_knowledge
-        Whether pairs and groups are used; if not, they are only checked.
+    ``choose_losses`` gives the losses where the options name none. Without ``learn`` nothing is
+    trained, and without ``use_knowledge`` pairs and groups are only checked.
     """
     with noted_warnings() as notes:
         checked = check_options(options)
@@ -121,12 +113,12 @@ def prepare(
         for k in range(options.n_init)
     ]
     check_convex(costs[0], clouds)
-    task = Task(options, clouds, known, held_out, costs, checked.epsilon[1], None, [])
+    epsilon = checked.schedules["epsilon"][1]
+    task = Task(options, clouds, known, held_out, costs, epsilon, None, [])
     if not learn:
         return task
-    losses = check_terms(
-        choose_losses(known) if options.losses is None else options.losses, "losses"
-    )
+    chosen = choose_losses(known) if options.losses is None else options.losses
+    losses = check_terms(chosen, "losses")
     if not learns(costs[0]):
         if losses:
             warn_user(
@@ -189,12 +181,10 @@ def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> T
         [term.name for term in terms],
         weight=[each.weight for each in weighted],
         n_losses=len(losses),
-        epsilon=checked.epsilon,
-        learning_rate=checked.learning_rate,
-        diffeo_learning_rate=checked.diffeo_learning_rate,
         max_iter=int(options.max_iter),
         optimizer=options.optimizer,
         dtype=dtype,
+        **checked.schedules,
     )
     problem = CostProblem(
         recipe=recipe,
@@ -232,7 +222,7 @@ def _initialise(
         return tuple(terms)
     clouds = task.clouds
     # Mean displacements of the source points under the plan of the cost before training.
-    P = np.asarray(solve_map(clouds, cost, checked.epsilon[0]).plan, np.float64)
+    P = np.asarray(solve_map(clouds, cost, checked.schedules["epsilon"][0]).plan, np.float64)
     mass = P.sum(axis=1)
     mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
     moves = mean - np.asarray(clouds.x)

@@ -38,17 +38,10 @@ _WINDOW = 5
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What was chosen.
+    """What was chosen: a candidate, and the number of training steps after which it is stopped.
 
-    Attributes
-    ----------
-    name
-        Name of the candidate.
-    steps
-        Number of training steps after which it is stopped.
-    rmse
-        Its error on held-out pairs there. The least of many, so a little too good: `cross_validate`
-        gives one that is not.
+    ``rmse`` is its error on held-out pairs there. It is the least of many, so a little too good:
+    `cross_validate` gives one that is not.
     """
 
     name: str

@@ -72,12 +72,8 @@ class Cells:
     @property
     def can_stop_early(self) -> bool:
         """Whether there are enough clones, and nothing but clones, to choose by."""
-        return (
-            self.known is not None
-            and self.groups is None
-            and self.known.clone is not None
-            and self.known.clone.max() + 1 >= FEW_CLONES
-        )
+        clone = None if self.known is None else self.known.clone
+        return clone is not None and self.groups is None and clone.max() + 1 >= FEW_CLONES
 
     def suited_options(self) -> dict[str, Any]:
         """Options of `MongeMap` that suit cells, where the user has not chosen any.
@@ -244,16 +240,13 @@ def _names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.floa
             f"called weight; it has {listed(columns)}."
         )
     names = frame.iloc[:, :2]
-    absent = names.isna().any(axis=1).to_numpy()
-    if absent.any():
-        row = absent.argmax()
-        raise DataError(f"pairs has no name in row {row}. Fill it in, or remove the row.")
-    weight = np.ones(len(frame))
-    if len(columns) == 3:
-        try:
-            weight = frame.iloc[:, 2].to_numpy(dtype=np.float64)
-        except ValueError as error:
-            raise DataError(f"The weights of pairs must be numbers: {error}.") from error
+    absent = np.flatnonzero(names.isna().any(axis=1))
+    if len(absent):
+        raise DataError(f"pairs has no name in row {absent[0]}. Fill it in, or remove the row.")
+    try:
+        weight = np.asarray(frame.iloc[:, 2] if columns[2:] else np.ones(len(frame)), np.float64)
+    except ValueError as error:
+        raise DataError(f"The weights of pairs must be numbers: {error}.") from error
     return names.astype(str).to_numpy(dtype=object), weight
 
 

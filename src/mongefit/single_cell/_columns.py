@@ -88,14 +88,9 @@ def distinct(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """The two times that a map goes between.
+    """The two times that a map goes between: a column of obs, and its values as text.
 
-    Attributes
-    ----------
-    key
-        Column of obs that holds the time.
-    source, target
-        The values, as text. Numbers are compared as numbers: "2" finds 2, 2.0 and "2.0".
+    Numbers are compared as numbers: "2" finds 2, 2.0 and "2.0".
     """
 
     key: str

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from mongefit._validation import check_count
 from mongefit.errors import DataError
 from mongefit.explain import CostExplanation, explain_cost
-from mongefit.single_cell._columns import check_adata, listed
+from mongefit.single_cell._columns import listed
 from mongefit.single_cell._mapping import SingleCellMap, check_model
 from mongefit.single_cell._representation import DEFAULT, LOADINGS
 
@@ -49,8 +49,7 @@ def pull_back_genes(
     """
     import pandas as pd
 
-    check_model(model)
-    check_adata(adata)
+    check_model(model, adata)
     genes, loadings = _loadings(model, adata)
     moves = np.atleast_2d(np.asarray(displacement, dtype=np.float64))
     if moves.ndim != 2 or moves.shape[1] != loadings.shape[1]:
@@ -94,7 +93,7 @@ def cost_genes(
     """
     import pandas as pd
 
-    check_model(model)
+    check_model(model, adata)
     check_count(n_top, "n_top", minimum=1)
     found = explain_cost(model.model) if explanation is None else explanation
     if found.euclidean > 1 - 1e-9:

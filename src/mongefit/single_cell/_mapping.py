@@ -199,8 +199,7 @@ def transport(
     copy
         Leave ``adata`` alone and return a copy.
     """
-    check_model(model)
-    check_adata(adata)
+    check_model(model, adata)
     if not isinstance(key_added, str) or not key_added or "/" in key_added:
         raise OptionError(f"key_added must be a name without '/', got {key_added!r}.")
     rows = model.times.rows(adata, target=inverse)
@@ -222,17 +221,8 @@ def transport(
 def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> SingleCellMap:
     """Read what `SingleCellMap.save` or ``mongefit fit cells.h5ad`` wrote.
 
-    Parameters
-    ----------
-    path
-        The file.
-    classes
-        Classes of your own that the model holds, as for `mongefit.load`.
-
-    Raises
-    ------
-    ModelFileError
-        If the file cannot be read, or holds a model of plain arrays.
+    ``classes`` are those of your own that the model holds, as for `mongefit.load`. It raises a
+    `ModelFileError` if the file cannot be read, or holds a model of plain arrays.
     """
     model, section = load_with_cells(path, classes=classes)
     if section is None:
@@ -249,13 +239,14 @@ def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> Singl
         ) from error
 
 
-def check_model(model: Any) -> None:
-    """Refuse what does not know its representation."""
+def check_model(model: Any, adata: Any) -> None:
+    """Refuse a model that does not know its representation, and what is no AnnData."""
     if not isinstance(model, SingleCellMap):
         raise OptionError(
             "model must be what mongefit.single_cell.fit or mongefit.single_cell.load gives, got "
             f"{type(model).__name__}."
         )
+    check_adata(adata)
 
 
 def _among_all(adata: AnnData, rows: NDArray[np.int64], values: NDArray[Any]) -> NDArray[Any]:

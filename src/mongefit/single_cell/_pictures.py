@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mongefit._validation import check_count
 from mongefit.errors import DataError, Suggestion
 from mongefit.plotting._figures import BLACK, BLUE, GREY, finish, new_axes, palette
-from mongefit.single_cell._columns import check_adata, distinct, listed, obs_column
+from mongefit.single_cell._columns import distinct, listed, obs_column
 from mongefit.single_cell._mapping import SingleCellMap, check_model
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def plot_transport(
     """
     from sklearn.neighbors import NearestNeighbors
 
-    check_model(model)
-    check_adata(adata)
+    check_model(model, adata)
     check_count(n_arrows, "n_arrows", minimum=1)
     check_count(n_neighbors, "n_neighbors", minimum=1)
     start, end = (model.times.rows(adata, target=side) for side in (inverse, not inverse))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mongefit._runtime import require_memory
 from mongefit._validation import check_count, check_points
-from mongefit.errors import DataError, Option, OptionError, Suggestion, warn_user
+from mongefit.errors import DataError, Option, OptionError, Suggestion, warn_user, wrong_option
 from mongefit.single_cell._columns import listed
 
 if TYPE_CHECKING:
@@ -26,14 +26,9 @@ LOADINGS = "PCs"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Components:
-    """Principal components (X − mean) · loadings.
+    """Principal components (X − mean) · loadings of some genes, in the order of the arrays.
 
-    Attributes
-    ----------
-    genes
-        Names of the genes, in the order of the arrays.
-    mean, loadings
-        Mean of X over the cells they were computed from, [g], and loadings, [g, k].
+    ``mean`` is that of X over the cells they were computed from, [g]; ``loadings`` are [g, k].
     """
 
     genes: tuple[str, ...] = dataclasses.field(repr=False)
@@ -186,24 +181,17 @@ def choose_representation(
             "{pca} computes its own components: leave out {use_rep} and {n_components}.",
             **{name: Option(name) for name in ("pca", "use_rep", "n_components")},
         )
-    check_count(pca, "pca", minimum=1)
-    return Representation("X", pca=_principal_components(adata, rows, pca))
-
-
-def _principal_components(adata: AnnData, rows: NDArray[np.int64], size: int) -> Components:
-    from sklearn.decomposition import PCA
-
+    size = check_count(pca, "pca", minimum=1)
     X = _expression(adata, rows)
     if size >= min(X.shape):
-        raise OptionError(
-            "{pca} must be below the numbers of cells and of genes, {cells} and {genes}, got "
-            "{size}.",
-            pca=Option("pca"), cells=X.shape[0], genes=X.shape[1], size=size,
-        )  # fmt: skip
+        needed = "below the numbers of cells and of genes, {} and {}".format(*X.shape)
+        raise wrong_option("pca", needed, size)
+    from sklearn.decomposition import PCA
+
     # The one solver that takes sparse matrices of any number of genes, without filling them in.
     found = PCA(size, svd_solver="arpack", random_state=0).fit(X)
-    genes = tuple(map(str, adata.var_names))
-    return Components(genes, found.mean_, np.ascontiguousarray(found.components_.T))
+    genes, loadings = tuple(map(str, adata.var_names)), np.ascontiguousarray(found.components_.T)
+    return Representation("X", pca=Components(genes, found.mean_, loadings))
 
 
 def _obsm(adata: AnnData, name: str, rows: NDArray[np.int64]) -> Any:
