@@ -152,11 +152,8 @@ def check_convex(cost: Cost, clouds: Clouds) -> None:
     h = cost.h
     if is_ours(type(h)):
         return
-    size = 64
-    u, v = (
-        np.asarray(points)[np.resize(np.arange(len(points)), size)]
-        for points in (clouds.x, clouds.y)
-    )
+    # Always as many points, so that one program serves clouds of any size.
+    u, v = (np.resize(np.asarray(each), (64, clouds.dim)) for each in (clouds.x, clouds.y))
     hessian = np.asarray(h.hessian(jnp.asarray(u - np.roll(v, 1, axis=0))))
     if not np.all(np.isfinite(hessian)):
         raise OptionError(f"The Hessian of {type(h).__name__} is not finite between the clouds.")

@@ -152,12 +152,10 @@ def _alike(tasks: Mapping[int, Task]) -> list[dict[int, Task]]:
         if task.problem is None or len(task.models) > 1 or task.options.max_iter == 0:
             continue
         kind = _kind(task)
-        for other, members in kinds:
-            if kind == other:
-                members[k] = task
-                break
-        else:
-            kinds.append((kind, {k: task}))
+        members = next((members for other, members in kinds if kind == other), None)
+        if members is None:
+            kinds.append((kind, members := {}))
+        members[k] = task
     return [part for _, members in kinds for part in _parts(members) if len(part) > 1]
 
 

@@ -37,8 +37,7 @@ class SingleCellMap:
     Attributes
     ----------
     model
-        The fitted estimator: its clouds are the cells of both times in the representation. Or an
-        ensemble of such.
+        The fitted estimator, or an ensemble: its clouds are cells of both times.
     times
         Column of obs and its values for source and target.
     representation

@@ -53,13 +53,6 @@ def select(
         Cells of each time to choose on, with all that are in clones; None takes all.
     n_folds, random_state, checkpoint, resume, verbose
         As for `mongefit.model_selection.select`.
-
-    Returns
-    -------
-    SingleCellMap
-        The chosen settings, fitted on all cells and all clones.
-    Selection
-        What was chosen, and the table with what no map should lose to.
     """
     cells = _take(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
