@@ -34,11 +34,9 @@ def _as_array(value: Any, name: str) -> NDArray[Any]:
 def check_points(points: Any, name: str) -> NDArray[np.float64]:
     """A finite float64 array [n, d] with n, d ≥ 1, in C order; a copy unless it already was one."""
     if scipy.sparse.issparse(points):
-        require_memory(
-            16 * math.prod(points.shape),
-            f"{name} is sparse, and making it dense needs about",
-            "Reduce it first, for example to components.",
-        )
+        what = f"{name} is sparse, and making it dense needs about"
+        remedy = "Reduce it first, for example to components."
+        require_memory(16 * math.prod(points.shape), what, remedy)
         points = points.toarray()
     array = _as_array(points, name)
     if array.dtype.kind not in "iuf":

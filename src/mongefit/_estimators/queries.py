@@ -92,9 +92,8 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         from mongefit._runtime import double_precision
 
         with double_precision():
-            super().__setstate__(
-                {name: _convert(value, np.ndarray, jnp.asarray) for name, value in state.items()}
-            )
+            state = {name: _convert(each, np.ndarray, jnp.asarray) for name, each in state.items()}
+        super().__setstate__(state)
 
 
 class Saved:

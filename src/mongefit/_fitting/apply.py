@@ -61,12 +61,9 @@ _cost_matrix = Program(Cost.matrix)
 def require_plan_memory(clouds: Clouds) -> None:
     """Refuse clouds between which a plan would not fit into memory."""
     n, m = len(clouds.x), len(clouds.y)
-    require_memory(
-        dual_bytes(n, m, clouds.x.dtype.itemsize),
-        f"The plan between {n} and {m} points needs about",
-        "Take a random part of the points.",
-        on_device=True,
-    )
+    needed = dual_bytes(n, m, clouds.x.dtype.itemsize)
+    what = f"The plan between {n} and {m} points needs about"
+    require_memory(needed, what, "Take a random part of the points.", on_device=True)
 
 
 def solve_map(clouds: Clouds, cost: Cost, epsilon: float) -> Solved:

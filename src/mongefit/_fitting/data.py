@@ -64,8 +64,16 @@ def check_clouds(data: FitData, *, dtype: str, normalize: bool) -> Clouds:
     check_same_features(data.X, data.Y, source, target)
     a = check_weights(data.source_weight, len(source), "source_weight", normalize=normalize)
     b = check_weights(data.target_weight, len(target), "target_weight", normalize=normalize)
+    low = np.minimum(source.min(0), target.min(0))
+    high = np.maximum(source.max(0), target.max(0))
+    constant = np.flatnonzero(low == high)
     with noted_warnings() as notes:
-        _warn_of_constant_features(source, target)
+        if len(constant) and len(source) + len(target) > 2:
+            names = ", ".join(map(str, constant[:5]))
+            warn_user(
+                f"{len(constant)} features are constant over both clouds (columns {names}); they "
+                "carry no information and could be left out."
+            )
     units = Units.of(source, target, a, b)
     kind = jnp.dtype("float32" if dtype == "float32" else "float64")
     x, y = (units.into(points).astype(kind) for points in (source, target))
@@ -88,15 +96,3 @@ def connected_parts(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDAr
     size = n + columns.max(initial=0) + 1
     graph = scipy.sparse.coo_array((np.ones(len(rows)), (rows, n + columns)), shape=(size, size))
     return scipy.sparse.csgraph.connected_components(graph, directed=False)[1][rows]
-
-
-def _warn_of_constant_features(source: np.ndarray, target: np.ndarray) -> None:
-    low = np.minimum(source.min(0), target.min(0))
-    high = np.maximum(source.max(0), target.max(0))
-    constant = np.flatnonzero(low == high)
-    if len(constant) and len(source) + len(target) > 2:
-        names = ", ".join(map(str, constant[:5]))
-        warn_user(
-            f"{len(constant)} features are constant over both clouds (columns {names}); they carry "
-            "no information and could be left out."
-        )

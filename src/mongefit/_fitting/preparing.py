@@ -69,14 +69,10 @@ class Task(NamedTuple):
         if isinstance(self.problem, BatchedProblem):
             n, m = self.problem.source.size, self.problem.target.size
             remedy = "Set a smaller {batch_size}."
-        at_once = 1 if on_cpu() else len(self.models)
-        require_memory(
-            at_once * self.bytes_per_step(),
-            f"A training step between {n} and {m} points needs about",
-            remedy,
-            on_device=True,
-            batch_size=Option("batch_size"),
-        )
+        needed = self.bytes_per_step() * (1 if on_cpu() else len(self.models))
+        what = f"A training step between {n} and {m} points needs about"
+        option = Option("batch_size")
+        require_memory(needed, what, remedy, on_device=True, batch_size=option)
         require_plan_memory(self.clouds)  # or training would be in vain
 
 

@@ -79,16 +79,15 @@ class Selection:
 
 def default_candidates() -> dict[str, MongeMap]:
     """Settings that are worth trying where pairs are few and noisy, as cells are."""
-    shared: dict[str, Any] = {
-        "symmetric": False,
-        "learning_rate": 0.01,
-        "max_iter": 60,
-        "dtype": "mixed",
-        "many_to_many": True,
-    }
     return {
         f"layers {layers}, epsilon {epsilon:g}": MongeMap(
-            hidden_layer_sizes=layers, epsilon=epsilon, **shared
+            hidden_layer_sizes=layers,
+            symmetric=False,
+            epsilon=epsilon,
+            max_iter=60,
+            learning_rate=0.01,
+            many_to_many=True,
+            dtype="mixed",
         )
         for layers, epsilon in (((32,), 0.1), ((32,), 0.2), ((64, 64), 0.1))
     }

@@ -95,10 +95,8 @@ class CrossValidation:
         )
         first, second = (np.sqrt(drawn @ total / (drawn @ count)) for total in sums)
         low, high = np.quantile(first - second, [0.025, 0.975])
-        return Difference(
-            self.rmse(name) - self.rmse(other), float(low), float(high),
-            float(np.mean(first < second)),
-        )  # fmt: skip
+        mean, better = self.rmse(name) - self.rmse(other), float(np.mean(first < second))
+        return Difference(mean, float(low), float(high), better)
 
     def _errors(self, name: str) -> NDArray[np.float64]:
         if name not in self.squared_errors:

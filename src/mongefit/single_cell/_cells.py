@@ -159,11 +159,8 @@ def clone_pairs(adata: AnnData, key: str, sides: Sides) -> KnownPairs:
     grids = [np.meshgrid(sources[label], targets[label], indexing="ij") for label in shared]
     tables = [np.stack(grid, axis=-1).reshape(-1, 2) for grid in grids]
     sizes = [len(table) for table in tables]
-    return KnownPairs(
-        np.concatenate(tables),
-        np.repeat([1 / size for size in sizes], sizes),
-        np.repeat(np.arange(len(shared)), sizes),
-    )
+    weight = np.repeat([1 / size for size in sizes], sizes)
+    return KnownPairs(np.concatenate(tables), weight, np.repeat(np.arange(len(shared)), sizes))
 
 
 def named_pairs(adata: AnnData, pairs: Any, sides: Sides, *, many_to_many: bool) -> KnownPairs:

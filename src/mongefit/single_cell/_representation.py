@@ -65,12 +65,9 @@ class Fingerprint:
         some = np.unique(np.linspace(0, len(rows) - 1, _ANCHORS).round().astype(int))
         loadings = _stored_loadings(adata, name, points.shape[1])
         top = np.argsort(-np.linalg.norm(loadings, axis=1), kind="stable")[:_ANCHORS]
-        return cls(
-            tuple(map(str, adata.obs_names[rows[some]])),
-            points[some],
-            tuple(map(str, adata.var_names[top])),
-            loadings[top],
-        )
+        cells = tuple(map(str, adata.obs_names[rows[some]]))
+        genes = tuple(map(str, adata.var_names[top]))
+        return cls(cells, points[some], genes, loadings[top])
 
     def check(self, adata: AnnData, representation: Representation) -> None:
         """Refuse cells whose components are not those of the fit; warn where that is not known."""
