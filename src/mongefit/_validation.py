@@ -259,11 +259,11 @@ def check_groups(
                 )
     if not sides[0]:
         raise DataError("groups labels no point: all of them are None or −1.")
-    members = tuple([np.asarray(side[label]) for label in sides[0]] for side in sides)
-    for rows_of_groups, weight, cloud in zip(members, (a, b), ("X", "Y"), strict=True):
-        for label, group in zip(sides[0], rows_of_groups, strict=True):
-            if weight[group].sum() <= 0:
+    for side, weight, cloud in zip(sides, (a, b), ("X", "Y"), strict=True):
+        for label in sides[0]:
+            if weight[side[label]].sum() <= 0:
                 raise DataError(f"The group {label!r} has no mass in {cloud}: its weights are 0.")
+    members = [[np.asarray(side[label]) for label in sides[0]] for side in sides]
     return members[0], members[1]
 
 

@@ -180,10 +180,8 @@ class MongeMap(Saved, CostLearner):
         What each start was judged by: the RMSE on validation pairs, or the least loss with
         penalties in the last tenth of the run (with batches its mean); infinite where training gave
         up or the map could not be solved.
-    n_features_in_ : int
-        Number of features.
-    n_iter_ : int
-        Training steps taken.
+    n_features_in_, n_iter_ : int
+        Number of features, and training steps taken.
 
     Examples
     --------

@@ -41,10 +41,7 @@ class KeptPaths:
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Read what is there, and keep other processes out."""
-        if self._folder is None:
-            yield
-            return
-        with locked_folder(self._folder):
+        with contextlib.nullcontext() if self._folder is None else locked_folder(self._folder):
             self._read()
             yield
 

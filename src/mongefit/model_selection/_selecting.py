@@ -55,10 +55,8 @@ class Selection:
 
     Attributes
     ----------
-    model
-        The chosen settings, fitted on all points and all pairs.
-    choice
-        What was chosen.
+    model, choice
+        The chosen settings, fitted on all points and all pairs, and which they are.
     table
         Candidates and what no map should lose to, on the same folds.
     paths

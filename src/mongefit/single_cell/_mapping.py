@@ -1,4 +1,4 @@
-"""Fitting on an AnnData, mapping its cells, and model files that remember where they came from."""
+"""Fitting on an AnnData, choosing settings, mapping cells, and model files with their origin."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from mongefit._estimators.monge_map import MongeMap
 from mongefit._storage import Section, describe_options, load_with_cells, save
 from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, ModelFileError, Option, OptionError
-from mongefit.model_selection import default_candidates
+from mongefit.model_selection import CrossValidation, Selection, default_candidates
+from mongefit.model_selection import cross_validate as validate
 from mongefit.model_selection import select as choose
 from mongefit.single_cell._cells import Cells, take_cells
 from mongefit.single_cell._columns import Times, check_adata
-from mongefit.single_cell._representation import Components, Fingerprint, Representation
+from mongefit.single_cell._representation import Representation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from anndata import AnnData
     from pandas import DataFrame
+
+    from mongefit._io import StrPath
+
+    Candidates = MongeMap | Sequence[MongeMap] | Mapping[str, MongeMap] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,12 +53,14 @@ class SingleCellMap:
     times: Times
     representation: Representation
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(self, path: StrPath, *, overwrite: bool = False) -> None:
         """Write all of it to one file; `mongefit.single_cell.load` reads it.
 
         `mongefit.load` reads the estimator alone.
         """
-        save(self.model, path, overwrite=overwrite, single_cell=_describe(self))
+        header, tensors = self.representation.describe()
+        section = Section(dataclasses.asdict(self.times) | header, tensors)
+        save(self.model, path, overwrite=overwrite, single_cell=section)
 
     def coordinates(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Coordinates of some cells, as the model expects them, [n, d]."""
@@ -165,6 +172,91 @@ def with_origin(model: MongeMap | EnsembleMap, cells: Cells) -> SingleCellMap:
     return SingleCellMap(model, cells.times, cells.representation)
 
 
+def select(
+    adata: AnnData,
+    *,
+    time_key: str,
+    source: Any,
+    target: Any,
+    use_rep: str | None = None,
+    pca: int | None = None,
+    n_components: int | None = None,
+    pair_key: str | None = None,
+    pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
+    weight_key: str | None = None,
+    candidates: Candidates = None,
+    n_folds: int | None = None,
+    max_cells: int | None = 512,
+    random_state: int | None = 0,
+    checkpoint: StrPath | None = None,
+    resume: bool = False,
+    verbose: int = 0,
+) -> tuple[SingleCellMap, Selection]:
+    """Choose settings by clones that were held out, and fit them on all; ``adata`` is left alone.
+
+    Parameters
+    ----------
+    adata, time_key, source, target, use_rep, pca, n_components, pair_key, pairs, weight_key
+        As in `fit`; clones or pairs are needed.
+    candidates
+        Estimators to choose among; by default `mongefit.model_selection.default_candidates`.
+    max_cells
+        Cells of each time to choose on, with all that are in clones; None takes all.
+    n_folds, random_state, checkpoint, resume, verbose
+        As for `mongefit.model_selection.select`.
+    """
+    cells = _take(
+        adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
+        n_components=n_components, pair_key=pair_key, pairs=pairs, weight_key=weight_key,
+    )  # fmt: skip
+    found = choose(
+        candidates, cells.x, cells.y, **cells.known_pairs(), n_folds=n_folds, max_points=max_cells,
+        random_state=random_state, checkpoint=checkpoint, resume=resume, verbose=verbose,
+    )  # fmt: skip
+    return with_origin(found.model, cells), found
+
+
+def cross_validate(
+    adata: AnnData,
+    *,
+    time_key: str,
+    source: Any,
+    target: Any,
+    use_rep: str | None = None,
+    pca: int | None = None,
+    n_components: int | None = None,
+    pair_key: str | None = None,
+    pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
+    weight_key: str | None = None,
+    candidates: Candidates = None,
+    n_folds: int | None = None,
+    max_cells: int | None = 512,
+    random_state: int | None = 0,
+    verbose: int = 0,
+) -> CrossValidation:
+    """Estimate the error of what `select` would choose, on clones that the choice did not see.
+
+    Parameters are those of `select`.
+    """
+    cells = _take(
+        adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
+        n_components=n_components, pair_key=pair_key, pairs=pairs, weight_key=weight_key,
+    )  # fmt: skip
+    return validate(
+        candidates, cells.x, cells.y, **cells.known_pairs(), n_folds=n_folds, max_points=max_cells,
+        random_state=random_state, verbose=verbose,
+    )  # fmt: skip
+
+
+def _take(adata: AnnData, **options: Any) -> Cells:
+    cells = take_cells(adata, **options, many_to_many=True)
+    if cells.known is None:
+        raise DataError(
+            "There is nothing to choose by: give {pair_key} or pairs.", pair_key=Option("pair_key")
+        )
+    return cells
+
+
 def transport(
     model: SingleCellMap,
     adata: AnnData,
@@ -217,7 +309,7 @@ def transport(
     return adata if copy else None
 
 
-def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> SingleCellMap:
+def load(path: StrPath, *, classes: Sequence[type] = ()) -> SingleCellMap:
     """Read what `SingleCellMap.save` or ``mongefit fit cells.h5ad`` wrote.
 
     ``classes`` are those of your own that the model holds, as for `mongefit.load`. It raises a
@@ -230,7 +322,11 @@ def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> Singl
             "representation. mongefit.load reads it, for plain arrays."
         )
     try:
-        return _restore(model, section)
+        texts = [section.header[name] for name in ("key", "source", "target", "use_rep")]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a name is not text")
+        representation = Representation.restore(*section, dim=model.n_features_in_)
+        return SingleCellMap(model, Times(*texts[:3]), representation)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{os.fspath(path)} is not a valid model: what it says of cells cannot be right "
@@ -285,46 +381,3 @@ def _writable(value: Any) -> Any:
     if isinstance(value, dict) and "tuple" in value:
         return np.asarray(value["tuple"])
     return json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
-
-
-def _describe(model: SingleCellMap) -> Section:
-    header: dict[str, Any] = dataclasses.asdict(model.times)
-    header["use_rep"] = model.representation.name
-    header["n_components"] = model.representation.n_components
-    tensors: dict[str, NDArray[np.float64]] = {}
-    if (pca := model.representation.pca) is not None:
-        header["genes"] = list(pca.genes)
-        tensors |= {"mean": pca.mean, "loadings": pca.loadings}
-    if (kept := model.representation.fingerprint) is not None:
-        header["fingerprint"] = {"cells": list(kept.cells), "genes": list(kept.genes)}
-        tensors |= {"anchors": kept.coordinates, "anchor_loadings": kept.loadings}
-    return Section(header, tensors)
-
-
-def _restore(model: MongeMap | EnsembleMap, section: Section) -> SingleCellMap:
-    header, tensors = section
-    n_components, dim = header["n_components"], model.n_features_in_
-    texts = [header[name] for name in ("key", "source", "target", "use_rep")]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("a name is not text")
-    if n_components is not None and n_components != dim:
-        raise ValueError(f"{n_components} components for {dim} features")
-    pca = fingerprint = None
-    shapes: dict[str, tuple[int, ...]] = {}
-    if "genes" in header:
-        genes = tuple(map(str, header["genes"]))
-        pca = Components(genes, tensors["mean"], tensors["loadings"])
-        shapes |= {"mean": (len(genes),), "loadings": (len(genes), dim)}
-    if "fingerprint" in header:
-        cells, named = (tuple(map(str, header["fingerprint"][key])) for key in ("cells", "genes"))
-        fingerprint = Fingerprint(cells, tensors["anchors"], named, tensors["anchor_loadings"])
-        shapes |= {"anchors": (len(cells), dim), "anchor_loadings": (len(named), dim)}
-    for name, shape in shapes.items():
-        found = tensors[name]
-        if found.shape != shape or found.dtype != np.float64 or not np.all(np.isfinite(found)):
-            raise ValueError(f"single_cell.{name} must be finite float64 numbers of shape {shape}")
-    if tensors.keys() - shapes.keys():
-        raise ValueError("a tensor does not belong there")
-    *times, use_rep = texts
-    representation = Representation(use_rep, n_components, pca, fingerprint)
-    return SingleCellMap(model, Times(*times), representation)

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from mongefit._fitting.diagnose import evenly
 from mongefit._runtime import require_memory
 from mongefit._validation import check_count, check_points
 from mongefit.errors import DataError, Option, OptionError, Suggestion, warn_user, wrong_option
@@ -62,7 +63,7 @@ class Fingerprint:
         cls, adata: AnnData, name: str, rows: NDArray[np.int64], points: NDArray[np.float64]
     ) -> Fingerprint:
         """Of an array in obsm, by some of the cells of a fit and the genes with most weight."""
-        some = np.unique(np.linspace(0, len(rows) - 1, _ANCHORS).round().astype(int))
+        some = evenly(len(rows), _ANCHORS)
         loadings = _stored_loadings(adata, name, points.shape[1])
         top = np.argsort(-np.linalg.norm(loadings, axis=1), kind="stable")[:_ANCHORS]
         cells = tuple(map(str, adata.obs_names[rows[some]]))
@@ -158,6 +159,45 @@ class Representation:
                 option=Option("n_components", self.n_components),
             )  # fmt: skip
         return np.ascontiguousarray(found[:, : self.n_components])
+
+    def describe(self) -> tuple[dict[str, Any], dict[str, NDArray[np.float64]]]:
+        """What a model file keeps of it: entries of the header, and arrays."""
+        header: dict[str, Any] = {"use_rep": self.name, "n_components": self.n_components}
+        tensors: dict[str, NDArray[np.float64]] = {}
+        if self.pca is not None:
+            header["genes"] = list(self.pca.genes)
+            tensors |= {"mean": self.pca.mean, "loadings": self.pca.loadings}
+        if (kept := self.fingerprint) is not None:
+            header["fingerprint"] = {"cells": list(kept.cells), "genes": list(kept.genes)}
+            tensors |= {"anchors": kept.coordinates, "anchor_loadings": kept.loadings}
+        return header, tensors
+
+    @classmethod
+    def restore(
+        cls, header: dict[str, Any], tensors: dict[str, np.ndarray], *, dim: int
+    ) -> Representation:
+        """The inverse of `describe`, for a model of so many features."""
+        n_components = header["n_components"]
+        if n_components is not None and n_components != dim:
+            raise ValueError(f"{n_components} components for {dim} features")
+        pca = fingerprint = None
+        shapes: dict[str, tuple[int, ...]] = {}
+        if "genes" in header:
+            genes = tuple(map(str, header["genes"]))
+            pca = Components(genes, tensors["mean"], tensors["loadings"])
+            shapes |= {"mean": (len(genes),), "loadings": (len(genes), dim)}
+        if "fingerprint" in header:
+            kept = header["fingerprint"]
+            cells, genes = (tuple(map(str, kept[key])) for key in ("cells", "genes"))
+            fingerprint = Fingerprint(cells, tensors["anchors"], genes, tensors["anchor_loadings"])
+            shapes |= {"anchors": (len(cells), dim), "anchor_loadings": (len(genes), dim)}
+        for name, shape in shapes.items():
+            found, what = tensors[name], f"finite float64 numbers of shape {shape}"
+            if found.shape != shape or found.dtype != np.float64 or not np.all(np.isfinite(found)):
+                raise ValueError(f"single_cell.{name} must be {what}")
+        if tensors.keys() - shapes.keys():
+            raise ValueError("a tensor does not belong there")
+        return cls(header["use_rep"], n_components, pca, fingerprint)
 
 
 def choose_representation(
