@@ -126,10 +126,7 @@ class Knowledge(NamedTuple):
 def check_pairs(
     pairs: Any, n: int, m: int, *, weight: Any = None, many_to_many: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]] | tuple[None, None]:
-    """Known pairs as integers [k, 2] within range, each counted once, and their weights.
-
-    None and None when there are no pairs.
-    """
+    """Known pairs as integers [k, 2], each counted once, and their weights; None without pairs."""
     array = _check_pair_table(pairs, n, m, "pairs")
     if len(array) == 0:
         if weight is not None:
@@ -281,11 +278,10 @@ def check_same_features(X: Any, Y: Any, x: NDArray[np.float64], y: NDArray[np.fl
         )
 
 
-def check_switch(value: Any, name: str) -> bool:
-    """True or False; texts such as "no", which Python takes for true, are refused."""
+def check_switch(value: Any, name: str) -> None:
+    """Refuse all but True and False; Python takes texts such as "no" for true."""
     if not isinstance(value, bool | np.bool_):
         raise wrong_option(name, "True or False", value)
-    return bool(value)
 
 
 def check_choice(value: Any, name: str, choices: Iterable[str], *, others: str = "") -> str:

@@ -143,22 +143,17 @@ def map_points(
             row=np.argmin(result.converged), residual=result.residual.max(),
             alpha=Option("alpha"), where=InPython(" map_.transport tells which."),
         )  # fmt: skip
-    _warn_of_distance(entropic_map, np.asarray(result.distance))
-    return np.asarray(result.points, np.float64)
-
-
-def _warn_of_distance(entropic_map: EntropicMap, distance: NDArray[np.floating]) -> None:
-    """Warn of points further from the fitted ones than three times the radius of the data."""
     both = np.concatenate([entropic_map.x, entropic_map.y])
     radius = max(np.sqrt(np.max(np.sum(both**2, axis=1))), 1.0)
-    far = distance > 3 * radius
-    if np.any(far):
-        row = int(np.argmax(far))
+    distance = np.asarray(result.distance)
+    if np.any(far := distance > 3 * radius):
+        row = np.argmax(far)
         warn_user(
             f"{far.sum()} of {len(far)} points lie far outside the data that were fitted (first: "
             f"row {row}, {distance[row] / radius:.1f} times the radius of the data away from "
             "them). There the map is a guess."
         )
+    return np.asarray(result.points, np.float64)
 
 
 def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -> Any:

@@ -49,7 +49,6 @@ class Clouds(NamedTuple):
 
     @property
     def dim(self) -> int:
-        """Number of features."""
         return self.source.shape[1]
 
 

@@ -64,7 +64,6 @@ class Known(NamedTuple):
 
     @property
     def n_clones(self) -> int:
-        """Number of clones."""
         return int(self.clone.max()) + 1
 
     @property

@@ -59,11 +59,7 @@ def listed(names: Iterable[Any], limit: int = 20) -> str:
 def obs_column(
     adata: AnnData, key: Any, option: str, *, otherwise: Suggestion | None = None
 ) -> Any:
-    """A column of obs, as pandas has it.
-
-    If it is missing, the error names the columns that are there, and the near matches or what
-    ``otherwise`` suggests.
-    """
+    """A column of obs. If it is missing, the error has near matches or what ``otherwise`` says."""
     if not isinstance(key, str):
         raise wrong_option(option, "the name of one column of obs", key)
     if key in adata.obs:
@@ -106,7 +102,7 @@ class Times:
             raise OptionError(
                 f"source and target are both {source}. Name two values of obs[{key!r}]."
             )
-        return cls(key, str(source), str(target))
+        return cls(str(key), str(source), str(target))
 
     def rows(self, adata: AnnData, *, target: bool) -> NDArray[np.int64]:
         """Rows of the cells of the source, or of the target."""

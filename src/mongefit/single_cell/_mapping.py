@@ -378,6 +378,6 @@ def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
 
 
 def _writable(value: Any) -> Any:
-    if isinstance(value, dict) and "tuple" in value:
-        return np.asarray(value["tuple"])
-    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return np.asarray(value["tuple"]) if "tuple" in value else json.dumps(value, sort_keys=True)

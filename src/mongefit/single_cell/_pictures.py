@@ -56,10 +56,8 @@ def plot_transport(
         Draw at most so many arrows, at cells evenly spaced in the order of ``adata``.
     n_neighbors
         How many cells stand for a prediction in another basis.
-    ax
-        Axes to draw on; a new Figure by default.
-    title
-        Title of the Axes.
+    ax, title
+        Axes to draw on, on a new Figure by default, and their title.
     """
     from sklearn.neighbors import NearestNeighbors
 
