@@ -207,7 +207,8 @@ def shared_groups(
 
 def _shared(key: str, source: Collection[str], target: Collection[str]) -> list[str]:
     """The labels that occur on both sides."""
-    shared = [label for label in source if label in target]
+    others = set(target)
+    shared = [label for label in source if label in others]
     if not shared:
         raise DataError(
             f"No value of obs[{key!r}] occurs in both the source and the target: "
@@ -241,7 +242,7 @@ def _names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.floa
     if len(absent):
         raise DataError(f"pairs has no name in row {absent[0]}. Fill it in, or remove the row.")
     try:
-        weight = np.asarray(frame.iloc[:, 2] if columns[2:] else np.ones(len(frame)), np.float64)
+        weight = frame.iloc[:, 2].to_numpy(np.float64) if columns[2:] else np.ones(len(frame))
     except ValueError as error:
         raise DataError(f"The weights of pairs must be numbers: {error}.") from error
     return names.astype(str).to_numpy(dtype=object), weight
