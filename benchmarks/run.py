@@ -29,7 +29,6 @@ import numpy as np
 import reference
 import sizes
 from first_fit import EPSILON, LAYERS, N, model, t_shape
-from mongefit._fitting.programs import usable_cores
 from ott.geometry import costs, pointcloud
 from ott.math import legendre
 from ott.problems.linear import linear_problem
@@ -38,7 +37,7 @@ from ott.solvers.linear import sinkhorn
 from mongefit import build_map
 from mongefit._convex import ICNN
 from mongefit._costs import Cost, pairwise_value
-from mongefit._runtime import double_precision
+from mongefit._runtime import double_precision, usable_cores
 from mongefit._transport import Units
 
 REPEATS = 7

@@ -90,7 +90,8 @@ def read_tables(
 
 def inputs_of(cells: Cells) -> Inputs:
     """Both clouds, the known pairs and the groups out of an AnnData."""
-    x, y, weights = cells.x, cells.y, cells.weights()
+    x, y = cells.x, cells.y
+    weights = {"source_weight": cells.a, "target_weight": cells.b}
     pairs, weight, clone = cells.known or (_NO_PAIRS, None, None)
     return Inputs(x, y, weights, pairs, np.zeros(len(pairs), bool), weight, clone, cells.groups)
 

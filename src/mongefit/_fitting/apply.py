@@ -22,6 +22,7 @@ from mongefit._runtime import (
     copy_to_host,
     double_precision,
     dual_bytes,
+    lapack_threads,
     require_memory,
     rows_per_call,
     to_device,
@@ -72,8 +73,9 @@ def solve_map(clouds: Clouds, cost: Cost, epsilon: float) -> Solved:
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
     used = max(epsilon, float(jnp.finfo(clouds.x.dtype).eps))
     while True:
-        entropic_map, dual, P = _solve(**_arguments(clouds, cost, used))
-        dual = copy_to_host(dual)
+        with lapack_threads(len(clouds.x) * len(clouds.y)):
+            entropic_map, dual, P = _solve(**_arguments(clouds, cost, used))
+            dual = copy_to_host(dual)
         if dual.converged or used >= 1:
             return Solved(entropic_map, dual, P, used)
         used *= 2

@@ -4,6 +4,7 @@
 - `devices` finds the current device and places arrays on it.
 - `blocks` chooses how many pairs or rows to evaluate at a time.
 - `memory` says how much is free and refuses what would not fit.
+- `threads` limits the threads of LAPACK.
 - `programs` compiles functions with options for the device, ahead of time where that helps.
 
 The current device is JAX's default device, so ``jax.default_device`` decides. Placing arrays on
@@ -34,3 +35,4 @@ from mongefit._runtime.programs import compile_ahead as compile_ahead
 from mongefit._runtime.programs import compile_meanwhile as compile_meanwhile
 from mongefit._runtime.programs import filter_jit as filter_jit
 from mongefit._runtime.programs import usable_cores as usable_cores
+from mongefit._runtime.threads import lapack_threads as lapack_threads

@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._runtime import TUNED, Program, copy_to_host, on_cpu, one_chunk, to_device
+from mongefit._runtime import (
+    TUNED,
+    Program,
+    copy_to_host,
+    lapack_threads,
+    on_cpu,
+    one_chunk,
+    to_device,
+)
 from mongefit._training.checkpoints import Checkpoint, Keeper, Progress
 from mongefit._training.problem import Problem
 from mongefit._training.state import Info, State, initial_state, with_parameters
@@ -143,27 +151,40 @@ def train(
     """
     states = [initial_state(problem, model) for model in models]
     state = states[0] if len(models) == 1 else jax.tree.map(_stack, *states)
-    progress = start = Progress(state, (), 0)
-    if checkpoint is None:
-        for progress in _intervals(problem, start, len(models)):
-            if _report(problem, progress, on_interval):
-                break
-    else:
-        keeper = Keeper(checkpoint, problem, state)
-        with keeper.locked():
-            progress = start = keeper.read()
-            try:
-                for progress in _intervals(problem, start, len(models)):
-                    if _report(problem, progress, on_interval):
-                        break
-                    keeper.offer(progress)
-            finally:
-                # Also when it is interrupted: what is done is kept.
-                keeper.write(progress)
+    with lapack_threads(problem.pairs_per_step):
+        progress = _advance(problem, state, len(models), checkpoint, on_interval)
     runs = _runs(problem, models, progress)
     if all(run.failure for run in runs):
         raise runs[0].failure  # type: ignore[misc]
     return runs
+
+
+def _advance(
+    problem: Problem,
+    state: State,
+    n_starts: int,
+    checkpoint: Checkpoint | None,
+    on_interval: Callable[[Info], None] | None,
+) -> Progress:
+    """Take all steps that are left, and keep them where a checkpoint is asked for."""
+    progress = start = Progress(state, (), 0)
+    if checkpoint is None:
+        for progress in _intervals(problem, start, n_starts):
+            if _report(problem, progress, on_interval):
+                break
+        return progress
+    keeper = Keeper(checkpoint, problem, state)
+    with keeper.locked():
+        progress = start = keeper.read()
+        try:
+            for progress in _intervals(problem, start, n_starts):
+                if _report(problem, progress, on_interval):
+                    break
+                keeper.offer(progress)
+        finally:
+            # Also when it is interrupted: what is done is kept.
+            keeper.write(progress)
+    return progress
 
 
 def train_each(problems: Sequence[Problem], models: Sequence[Any]) -> list[Run]:
@@ -175,9 +196,10 @@ def train_each(problems: Sequence[Problem], models: Sequence[Any]) -> list[Run]:
     states = [initial_state(*each) for each in zip(problems, models, strict=True)]
     problem, state = (jax.tree.map(_stack, *each) for each in (problems, states))
     progress = start = Progress(state, (), 0)
-    for progress in _intervals(problem, start, len(models), shared=False):
-        if np.all(progress.state.failures >= MAX_FAILURES):
-            break
+    with lapack_threads(problem.pairs_per_step):
+        for progress in _intervals(problem, start, len(models), shared=False):
+            if np.all(progress.state.failures >= MAX_FAILURES):
+                break
     return _runs(problems[0], models, progress)
 
 

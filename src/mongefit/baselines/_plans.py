@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from mongefit._duals import DualProblem, DualSolver, NewtonDual, SinkhornDual, solve_dual
-from mongefit._runtime import double_precision, require_memory
+from mongefit._runtime import double_precision, lapack_threads, require_memory
 from mongefit.errors import ConvergenceError
 
 Points = NDArray[np.float64]
@@ -76,7 +76,7 @@ def solve(
     # Points of weight zero change no potential of the others, and with them few sizes have to be
     # compiled.
     rows, columns = rounded_up(n) - n, rounded_up(m) - m
-    with double_precision():
+    with double_precision(), lapack_threads(n * m):
         # eps too as an array: a plain number would be compiled in.
         problem = (
             jnp.asarray(np.pad(C, ((0, rows), (0, columns)), mode="edge")),
