@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from mongefit._convex import ConvexFunction, ProjectedConvexFunction
+from mongefit._convex import ConvexFunction, ProjectedConvexFunction, QuadraticConvexFunction
 from mongefit._flows import Diffeo
 from mongefit._registry import Registered
 from mongefit._runtime import rows_per_block
@@ -109,6 +109,8 @@ def pairwise_value(
     block_size: int | None = None,
 ) -> Float[Array, "n m"]:
     """h(u_i − v_j) for all pairs, in blocks of ``block_size`` rows, chosen for the machine."""
+    if isinstance(h, QuadraticConvexFunction):
+        return h.pairwise_value(u, v)
     rows = rows_per_block(len(u), len(v)) if block_size is None else block_size
     if isinstance(h, ProjectedConvexFunction):
         Au, Av = h.project(u), h.project(v)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from mongefit._convex import QuadraticConvexFunction
 from mongefit._costs import Cost
 from mongefit._duals import (
     Differentiation,
@@ -110,15 +111,20 @@ def displace(
     t = take(costs.C.T, columns)
     if len(columns):
         t = conditional_weights(t, potentials.a, potentials.f, eps)
+    start = mean = jnp.concatenate([u[rows] - s @ v, t @ u - v[columns]])
+    split = len(rows)
+    if isinstance(h, QuadraticConvexFunction):
+        # (∇h)⁻¹ of a mean of ∇h is the mean displacement.
+        finite = jnp.all(jnp.isfinite(mean), axis=1)
+        none = jnp.where(finite, 0.0, jnp.nan).astype(mean.dtype)
+        return Displaced(s, t, mean[:split], mean[split:], none, finite, jnp.asarray(0))
     of_rows, of_columns = costs.gradients(s, t)
     p = jnp.concatenate(
         [jnp.einsum("Nm,Nmd->Nd", s, of_rows), jnp.einsum("Nm,Nmd->Nd", t, of_columns)]
     )
-    start = mean = jnp.concatenate([u[rows] - s @ v, t @ u - v[columns]])
     if guess is not None:
         start = jnp.where(jnp.isfinite(guess), guess, jax.lax.stop_gradient(mean))
     found = inverse_gradient(h, p, start, solver=solver, one_step=one_step)
-    split = len(rows)
     return Displaced(
         s, t, found.z[:split], found.z[split:], found.residual, found.converged, found.iterations
     )

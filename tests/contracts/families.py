@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from mongefit._convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
+from mongefit._convex import (
+    ICNN,
+    LearnedMatrix,
+    LowRankMatrix,
+    Mahalanobis,
+    PowerNorm,
+    SquaredEuclidean,
+)
 from mongefit._flows import AutoregressiveFlow
 from mongefit._inverse import ConjugateICNN
 from mongefit.baselines._elastic import ElasticCost
@@ -47,6 +54,8 @@ def _matrix(dim):
 CONVEX = {
     "squared Euclidean": lambda dim: SquaredEuclidean(),
     "Mahalanobis": lambda dim: Mahalanobis(_matrix(dim)),
+    "learned matrix": lambda dim: shaken(LearnedMatrix(dim)),
+    "learned low-rank matrix": lambda dim: shaken(LowRankMatrix(dim, 2, key=jr.key(2))),
     "power 1.5": lambda dim: PowerNorm(1.5, 0.1),
     "power 1.1, no quadratic": lambda dim: PowerNorm(1.1),
     "power 3": lambda dim: PowerNorm(3.0, 0.1),

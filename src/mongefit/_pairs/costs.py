@@ -7,8 +7,8 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from mongefit._convex import ConvexFunction
-from mongefit._costs import pairwise_value_and_gradient
+from mongefit._convex import ConvexFunction, QuadraticConvexFunction
+from mongefit._costs import pairwise_value, pairwise_value_and_gradient
 from mongefit._pairs.derivatives import gradients, pairwise
 from mongefit._pairs.request import PairRequest, take
 
@@ -53,7 +53,10 @@ class PairCosts(eqx.Module):
     ):
         self.h, self.u, self.v, self.request, self.dtype = h, u, v, request, dtype
         self.everywhere = self.token = None
-        if h.solves or every_order:
+        if isinstance(h, QuadraticConvexFunction):
+            # Its map needs no gradients, and its costs are cheap to differentiate as they are.
+            self.C = pairwise_value(h, u, v)
+        elif h.solves or every_order:
             self.C, self.everywhere = pairwise_value_and_gradient(h, u, v, guess)
         else:
             self.C, self.token = pairwise(h, u, v, request, dtype=dtype)

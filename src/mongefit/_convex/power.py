@@ -1,4 +1,4 @@
-"""Convex functions that stay as they are."""
+"""Powers of the displacement."""
 
 from __future__ import annotations
 
@@ -6,78 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
 
 from mongefit._convex.base import ClosedFormConvexFunction, implicit_inverse
-from mongefit._registry import NonTrainable
-from mongefit._runtime import double_precision
 from mongefit.errors import OptionError
-
-
-class SquaredEuclidean(ClosedFormConvexFunction):
-    """h(z) = ½‖z‖²."""
-
-    @property
-    def strong_convexity(self) -> float:
-        return 1.0
-
-    def value(self, z):
-        return 0.5 * jnp.sum(z * z, axis=-1)
-
-    def gradient(self, z):
-        return z
-
-    def hessian(self, z):
-        identity = jnp.eye(z.shape[-1], dtype=z.dtype)
-        return jnp.broadcast_to(identity, (*z.shape, z.shape[-1]))
-
-    def inverse_gradient(self, p):
-        return p
-
-
-class Mahalanobis(ClosedFormConvexFunction):
-    """h(z) = ½ zᵀAz for a symmetric positive definite matrix A, which is not trained."""
-
-    _matrix: NonTrainable[Float[Array, "d d"]]
-
-    def __init__(self, matrix: ArrayLike):
-        checked = np.asarray(matrix, dtype=np.float64)
-        if checked.ndim != 2 or checked.shape[0] != checked.shape[1]:
-            raise OptionError(f"Mahalanobis needs a square matrix, got shape {checked.shape}.")
-        if not np.all(np.isfinite(checked)):
-            raise OptionError("Mahalanobis needs a finite matrix; it holds NaN or infinity.")
-        if not np.allclose(checked, checked.T, rtol=1e-10, atol=1e-12 * np.abs(checked).max()):
-            raise OptionError("Mahalanobis needs a symmetric matrix; use (A + A.T) / 2.")
-        smallest = float(np.linalg.eigvalsh(checked)[0])
-        if smallest <= 0:
-            raise OptionError(
-                "Mahalanobis needs a positive definite matrix; its smallest eigenvalue is "
-                f"{smallest:.3g}. Add a small multiple of the identity."
-            )
-        with double_precision():  # or JAX would round the matrix to float32
-            self._matrix = NonTrainable(jnp.asarray(checked))
-
-    @property
-    def matrix(self) -> Float[Array, "d d"]:
-        """A."""
-        return self._matrix.tree
-
-    @property
-    def strong_convexity(self) -> float:
-        return float(np.linalg.eigvalsh(np.asarray(self.matrix))[0])
-
-    def value(self, z):
-        return 0.5 * jnp.sum(z * self.gradient(z), axis=-1)
-
-    def gradient(self, z):
-        return z @ self.matrix.astype(z.dtype)
-
-    def hessian(self, z):
-        return jnp.broadcast_to(self.matrix.astype(z.dtype), (*z.shape, z.shape[-1]))
-
-    def inverse_gradient(self, p):
-        factor = jax.scipy.linalg.cho_factor(self.matrix.astype(p.dtype))
-        return jax.scipy.linalg.cho_solve(factor, p.T).T
 
 
 class PowerNorm(ClosedFormConvexFunction):
