@@ -12,8 +12,11 @@ from . import single_cell as single_cell
 from ._convex import ICNN as ICNN
 from ._convex import ClosedFormConvexFunction as ClosedFormConvexFunction
 from ._convex import ConvexFunction as ConvexFunction
+from ._convex import LearnedMatrix as LearnedMatrix
+from ._convex import LowRankMatrix as LowRankMatrix
 from ._convex import Mahalanobis as Mahalanobis
 from ._convex import PowerNorm as PowerNorm
+from ._convex import QuadraticConvexFunction as QuadraticConvexFunction
 from ._convex import SquaredEuclidean as SquaredEuclidean
 from ._costs import Cost as Cost
 from ._duals import DualProblem as DualProblem
@@ -26,8 +29,10 @@ from ._duals import transport_value as transport_value
 from ._estimators.ensemble import EnsembleMap as EnsembleMap
 from ._estimators.monge_map import MongeMap as MongeMap
 from ._fitting import Record as Record
+from ._flows import AffineMap as AffineMap
 from ._flows import AutoregressiveFlow as AutoregressiveFlow
 from ._flows import Diffeo as Diffeo
+from ._flows import KernelMap as KernelMap
 from ._inverse import ConjugateICNN as ConjugateICNN
 from ._inverse import InverseGradientSolver as InverseGradientSolver
 from ._inverse import LBFGSInverse as LBFGSInverse

@@ -25,6 +25,7 @@ class FitOptions:
     symmetric: bool = True
     alpha: float = 0.01
     epsilon: float | tuple[float, float] = 0.01
+    debias: bool = False
     max_iter: int = 500
     batch_size: int | None = None
     learning_rate: float | tuple[float, float] = 0.05

@@ -6,11 +6,14 @@ Forward, with u = Φμ(x) and the softmax weights s of the potential,
 
 and in reverse p(v) = Σ_i t_i ∇h(u_i − v), T⁻¹(y) = Φμ⁻¹(v + (∇h)⁻¹(p(v))). No symmetry of h is
 assumed. `displace` computes both from potentials; the training step and `EntropicMap` call it.
+
+Entropic maps shrink at the boundary of a cloud. The map S of a cloud to itself shrinks alike, so a
+debiased map adds u − S(u) to the latent image: T(x) = Φν⁻¹(u − (∇h)⁻¹(p(u)) + u − S(u)).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,13 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from mongefit._convex import QuadraticConvexFunction
-from mongefit._costs import Cost
+from mongefit._convex import ConvexFunction, QuadraticConvexFunction
+from mongefit._costs import Cost, pairwise_value
 from mongefit._duals import (
     Differentiation,
     DualProblem,
     DualSolution,
     DualSolver,
+    SymmetricDual,
     as_floats,
     check_differentiation,
     check_regularisation,
@@ -204,11 +208,34 @@ class Transported(eqx.Module):
     distance: Float[Array, " N"]
 
 
+class _Moved(NamedTuple):
+    """Image minus query in the latent space, and how well it was found."""
+
+    image: Float[Array, "N d"]
+    residual: Float[Array, " N"]
+    converged: Bool[Array, " N"]
+
+
 def _nearest(points: Float[Array, "N d"], others: Float[Array, "n d"]) -> Float[Array, " N"]:
     """The distance of each point to the nearest of others, held constant."""
     points, others = jax.lax.stop_gradient((points, others))
     squares = jnp.sum(points**2, 1)[:, None] + jnp.sum(others**2, 1) - 2 * points @ others.T
     return jnp.sqrt(jnp.maximum(jnp.min(squares, axis=1), 0.0))
+
+
+class SelfPotentials(Registered):
+    """Potentials of each latent cloud with itself, under the h and the eps of a map.
+
+    Attributes
+    ----------
+    source
+        The second potential of the source with itself, towards which sources are mapped.
+    target
+        The first potential of the target with itself, from which targets are mapped back.
+    """
+
+    source: Float[Array, " n"]
+    target: Float[Array, " m"]
 
 
 class EntropicMap(Registered):
@@ -230,6 +257,8 @@ class EntropicMap(Registered):
         Common units of both clouds.
     inverse_solver
         Method for (∇h)⁻¹.
+    own
+        Potentials of each cloud with itself, by which the map is debiased; None if it is not.
     """
 
     cost: Cost
@@ -242,6 +271,7 @@ class EntropicMap(Registered):
     eps: Float[Array, ""]
     units: Units
     inverse_solver: InverseGradientSolver | None = None
+    own: SelfPotentials | None = None
 
     def forward(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
         """T(x) for every row of x."""
@@ -263,18 +293,28 @@ class EntropicMap(Registered):
         with double_precision(self, points):
             cost = self.cost
             inside = self.units.into(points).astype(self.x.dtype)
-            everything, nothing = np.arange(len(points)), np.arange(0)
             if reverse:
-                u, v = cost.latent_source(self.x), cost.latent_target(inside)
-                request = PairRequest(nothing, everything, len(u), len(v))
+                queries, others = cost.latent_target(inside), cost.latent_source(self.x)
             else:
-                u, v = cost.latent_source(inside), cost.latent_target(self.y)
-                request = PairRequest(everything, nothing, len(u), len(v))
-            costs = PairCosts(cost.h, u, v, request, every_order=every_order)
-            moved = displace(
-                costs, self._potentials, solver=self.inverse_solver, one_step=not every_order
+                queries, others = cost.latent_source(inside), cost.latent_target(self.y)
+            moved = self._displaced(
+                queries, others, self._potentials, reverse=reverse, every_order=every_order
             )
-            image = v + moved.columns if reverse else u - moved.rows
+            image, residual, converged = queries + moved.image, moved.residual, moved.converged
+            if self.own is not None:
+                # Where the map of the cloud to itself sends the queries: S(u) − u.
+                if reverse:
+                    cloud, weight = cost.latent_target(self.y), self.b
+                    own = Potentials(weight, weight, self.own.target, self.own.target, self.eps)
+                else:
+                    cloud, weight = cost.latent_source(self.x), self.a
+                    own = Potentials(weight, weight, self.own.source, self.own.source, self.eps)
+                bias = self._displaced(
+                    queries, cloud, own, reverse=reverse, every_order=every_order
+                )
+                image = image - bias.image
+                residual = jnp.maximum(residual, bias.residual)
+                converged = converged & bias.converged
             back, there = (
                 (cost.source_from_latent, cost.latent_source)
                 if reverse
@@ -284,11 +324,29 @@ class EntropicMap(Registered):
             round_trip = safe_norm(there(result) - image) / (1 + safe_norm(image))
             return Transported(
                 self.units.out_of(result),
-                moved.residual,
+                residual,
                 round_trip,
-                moved.converged,
+                converged,
                 _nearest(inside, self.y if reverse else self.x),
             )
+
+    def _displaced(
+        self,
+        queries: Float[Array, "N d"],
+        others: Float[Array, "m d"],
+        potentials: Potentials,
+        *,
+        reverse: bool,
+        every_order: bool,
+    ) -> _Moved:
+        """How far the queries move towards the others, all in the latent space."""
+        everything, nothing = np.arange(len(queries)), np.arange(0)
+        rows, columns = (nothing, everything) if reverse else (everything, nothing)
+        u, v = (others, queries) if reverse else (queries, others)
+        request = PairRequest(rows, columns, len(u), len(v))
+        costs = PairCosts(self.cost.h, u, v, request, every_order=every_order)
+        found = displace(costs, potentials, solver=self.inverse_solver, one_step=not every_order)
+        return _Moved(found.columns if reverse else -found.rows, found.residual, found.converged)
 
     def f_hat(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
         """f̂(x) = −eps log Σ_j b_j exp((g_j − c(x, y_j))/eps), at any point, in common units."""
@@ -347,6 +405,7 @@ def build_map(
     dual_solver: DualSolver | None = None,
     inverse_solver: InverseGradientSolver | None = None,
     differentiate: Differentiation = "implicit",
+    debias: bool = False,
     g_init: Float[Array, " m"] | None = None,
     C: Float[Array, "n m"] | None = None,
     block_size: int | None = None,
@@ -369,6 +428,8 @@ def build_map(
         Methods for the potentials and for (∇h)⁻¹.
     differentiate
         How the potentials are differentiated; see `solve_dual`.
+    debias
+        Undo the shrinking of entropic maps, by two more solves: of each cloud with itself.
     g_init
         Potentials to start from.
     C
@@ -379,7 +440,8 @@ def build_map(
     Returns
     -------
     EntropicMap, DualSolution
-        The map, and the status of the solve behind it.
+        The map, and the status of the solve behind it; if a solve of a cloud with itself failed,
+        that status and the larger error.
     """
     if not isinstance(cost, Cost):
         raise DataError(f"cost must be a Cost, such as Cost(h), got {type(cost).__name__}.")
@@ -394,5 +456,32 @@ def build_map(
     problem = DualProblem(C, a, b, eps=relative_eps(C, a, b, epsilon))
     dual = solve_dual(problem, g_init=g_init, solver=dual_solver, differentiate=differentiate)
     units = Units.none(x.shape[1]) if units is None else units
-    entropic_map = EntropicMap(cost, x, y, a, b, dual.f, dual.g, problem.eps, units, inverse_solver)
+    own = None
+    if debias:
+        solver = SymmetricDual() if cost.h.is_even else dual_solver
+        of_source, of_target = (
+            solve_dual(
+                DualProblem(_costs_within(cost.h, points, block_size), mass, mass, eps=problem.eps),
+                solver=solver,
+                differentiate=differentiate,
+            )
+            for points, mass in ((cost.latent_source(x), a), (cost.latent_target(y), b))
+        )
+        own = SelfPotentials(of_source.g, of_target.f)
+        for each in (of_source, of_target):
+            dual = DualSolution(
+                dual.f,
+                dual.g,
+                jnp.maximum(dual.error, each.error),
+                jnp.maximum(dual.iterations, each.iterations),
+                jnp.where(dual.converged, each.status, dual.status),
+            )
+    entropic_map = EntropicMap(
+        cost, x, y, a, b, dual.f, dual.g, problem.eps, units, inverse_solver, own
+    )
     return entropic_map, dual
+
+
+def _costs_within(h: ConvexFunction, points: Float[Array, "n d"], block_size: int | None):
+    """h(u_i − u_j) for all pairs of one latent cloud."""
+    return pairwise_value(h, points, points, block_size=block_size)

@@ -76,6 +76,24 @@ class LogDet(Term):
         return total
 
 
+class Departure(Term):
+    """How far the flows are from the identity, see `Diffeo.departure`: pulls them towards it.
+
+    ‖W − I‖² + ‖t‖² of an affine map, and of a kernel map also Σ_kl κ(x_k, x_l) c_k·c_l. A shared
+    flow counts once.
+    """
+
+    reach: ClassVar[Reach] = "nothing"
+
+    def __call__(self, context):
+        cost, total = context.cost, jnp.zeros((), context.x.dtype)
+        if cost.phi_mu is not None:
+            total = total + cost.phi_mu.departure(context.x)
+        if cost.phi_nu is not None and not cost.shared:
+            total = total + cost.phi_nu.departure(context.y)
+        return total
+
+
 def _energy(phi: Diffeo | None, points: Float[Array, "N d"]) -> Float[Array, " N"]:
     """‖JΦ‖_F² at every point."""
     if phi is None:

@@ -16,7 +16,7 @@ from mongefit._convex import (
     PowerNorm,
     SquaredEuclidean,
 )
-from mongefit._flows import AutoregressiveFlow
+from mongefit._flows import AffineMap, AutoregressiveFlow, KernelMap
 from mongefit._inverse import ConjugateICNN
 from mongefit.baselines._elastic import ElasticCost
 from mongefit.baselines._linear_costs import FeatureCost, PowersCost, QuadraticCost
@@ -91,6 +91,8 @@ DIFFEOS = {
     "one block": lambda dim: AutoregressiveFlow(dim, key=jr.key(0), n_blocks=1, width=8),
     "three blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(1), n_blocks=3, width=8),
     "four blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(2), width=8, depth=2),
+    "affine": lambda dim: AffineMap(dim),
+    "kernel": lambda dim: KernelMap(10 * jr.normal(jr.key(6), (7, dim)), 10.0),
 }
 
 LOSSES = {

@@ -61,6 +61,11 @@ class ConvexFunction(Registered):
         return self.gradient(z), self.hessian(z)
 
     @property
+    def is_even(self) -> bool:
+        """Whether h(−z) = h(z), as far as the class can tell."""
+        return False
+
+    @property
     def strong_convexity(self) -> float:
         """A constant α with ⟨∇h(z) − ∇h(z'), z − z'⟩ ≥ α‖z − z'‖²; 0 if none is known."""
         return 0.0

@@ -207,6 +207,10 @@ class ICNN(ProjectedConvexFunction):
         self.activation = activation
 
     @property
+    def is_even(self) -> bool:
+        return self.symmetric
+
+    @property
     def strong_convexity(self) -> float:
         return self.alpha
 

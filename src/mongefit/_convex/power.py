@@ -28,6 +28,10 @@ class PowerNorm(ClosedFormConvexFunction):
             raise OptionError(f"PowerNorm needs alpha >= 0, got {self.alpha}.")
 
     @property
+    def is_even(self) -> bool:
+        return True
+
+    @property
     def strong_convexity(self) -> float:
         return self.alpha
 

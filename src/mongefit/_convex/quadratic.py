@@ -25,6 +25,10 @@ class QuadraticConvexFunction(ProjectedConvexFunction, ClosedFormConvexFunction)
     is. So nothing has to be inverted, and the costs of all pairs are one matrix product.
     """
 
+    @property
+    def is_even(self) -> bool:
+        return True
+
     @abc.abstractmethod
     def project(self, z: Float[Array, "*N d"]) -> Float[Array, "*N k"]:
         """Bz for every row of z."""

@@ -6,7 +6,7 @@ Nothing here imports JAX before it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from numpy.typing import ArrayLike
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class CostLearner(FitOptions, EntropicQueries):
-    """An estimator that learns a cost h(Φμ(x) − Φν(y)); concrete classes say from which losses."""
+    """An estimator that learns a cost h(Φμ(x) − Φν(y))."""
+
+    # The losses to take where the options name none, if not those that what is known calls for.
+    _choose_losses: ClassVar[Callable[[Knowledge], list[Term]] | None] = None
 
     def fit(
         self,
@@ -86,13 +89,6 @@ class CostLearner(FitOptions, EntropicQueries):
         options = FitOptions(**self.get_params(deep=False))
         return prepare(options, FitData(X, Y, **knowledge), choose_losses=self._choose_losses)
 
-    @staticmethod
-    def _choose_losses(known: Knowledge) -> list[Term]:
-        """The losses to take where the options name none."""
-        from mongefit._fitting.preparing import default_losses
-
-        return default_losses(known)
-
 
 class MongeMap(Saved, CostLearner):
     """Learn what moving costs and where things move, from two clouds and what is known of the map.
@@ -102,12 +98,15 @@ class MongeMap(Saved, CostLearner):
 
     Parameters
     ----------
-    cost : {"icnn", "conjugate_icnn", "sqeuclidean"} or ConvexFunction, default="icnn"
-        The convex function h: learned, learned through its conjugate h* (slower to train and to
-        map: the cost of every pair is a solve), ½‖z‖², or a `mongefit.ConvexFunction`. It is
+    cost : {"icnn", "conjugate_icnn", "matrix", "sqeuclidean"} or ConvexFunction, default="icnn"
+        The convex function h: a learned network, one that is learned through its conjugate h*
+        (slower to train and to map: the cost of every pair is a solve), ½zᵀAz with a learned matrix
+        A (above 64 features diagonal plus low rank), ½‖z‖², or a `mongefit.ConvexFunction`. It is
         applied to displacements in common units (see `units_`).
-    diffeo : None, {"shared", "separate"}, Diffeo or pair of them, default=None
-        The flows Φμ and Φν: none, one for both clouds, one each, or a `mongefit.Diffeo`.
+    diffeo : None, {"affine", "kernel", "shared", "separate"}, Diffeo or pair, default=None
+        The maps Φμ and Φν: none; on the source alone an affine map, or one of Gaussian kernels,
+        that starts as the ridge regression on the known pairs; one flow for both clouds, or one
+        each; or a `mongefit.Diffeo`, or a pair of them.
     hidden_layer_sizes : tuple of int, default=(64, 64)
         Hidden layers of the learned h.
     symmetric : bool, default=True
@@ -116,6 +115,10 @@ class MongeMap(Saved, CostLearner):
         Strong convexity of the learned h, which contains (alpha/2)‖z‖².
     epsilon : float or (float, float), default=0.01
         Entropic regularisation relative to the mean cost, or its (start, end) over training.
+    debias : bool, default=False
+        Undo the shrinking of entropic maps at the boundary of the clouds, in both directions, by
+        the map of each cloud to itself. It matters most where epsilon is large. Training sees the
+        map without it.
     max_iter : int, default=500
         Training steps. With 0 the map of the initial cost is built.
     batch_size : int, default=None

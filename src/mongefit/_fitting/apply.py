@@ -27,7 +27,7 @@ from mongefit._runtime import (
     rows_per_call,
     to_device,
 )
-from mongefit._transport import EntropicMap, Transported, build_map
+from mongefit._transport import EntropicMap, SelfPotentials, Transported, build_map
 from mongefit.errors import ConvergenceError, InPython, Option, warn_or_raise, warn_user
 
 
@@ -40,10 +40,10 @@ class Solved(NamedTuple):
     epsilon: float
 
 
-def _map_and_plan(cost: Cost, x, y, *, a, b, epsilon, units, dual_solver=None):
+def _map_and_plan(cost: Cost, x, y, *, a, b, epsilon, units, debias):
     C = cost.matrix(x, y)
     entropic_map, dual = build_map(
-        cost, x, y, epsilon=epsilon, a=a, b=b, units=units, dual_solver=dual_solver, C=C,
+        cost, x, y, epsilon=epsilon, a=a, b=b, units=units, C=C, debias=debias,
         differentiate="one_step",
     )  # fmt: skip
     return entropic_map, dual, DualProblem(C, a, b, eps=entropic_map.eps).plan(dual.f, dual.g)
@@ -67,24 +67,25 @@ def require_plan_memory(clouds: Clouds) -> None:
     require_memory(needed, what, "Take a random part of the points.", on_device=True)
 
 
-def solve_map(clouds: Clouds, cost: Cost, epsilon: float) -> Solved:
+def solve_map(clouds: Clouds, cost: Cost, epsilon: float, *, debias: bool = False) -> Solved:
     """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
     require_plan_memory(clouds)
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
     used = max(epsilon, float(jnp.finfo(clouds.x.dtype).eps))
     while True:
         with lapack_threads(len(clouds.x) * len(clouds.y)):
-            entropic_map, dual, P = _solve(**_arguments(clouds, cost, used))
+            entropic_map, dual, P = _solve(**_arguments(clouds, cost, used, debias))
             dual = copy_to_host(dual)
         if dual.converged or used >= 1:
             return Solved(entropic_map, dual, P, used)
         used *= 2
 
 
-def _arguments(clouds: Clouds, cost: Cost, epsilon: float) -> dict[str, Any]:
+def _arguments(clouds: Clouds, cost: Cost, epsilon: float, debias: bool) -> dict[str, Any]:
     return {
         "cost": cost, "x": clouds.x, "y": clouds.y, "a": clouds.a, "b": clouds.b,
         "epsilon": to_device(clouds.x.dtype.type(epsilon)), "units": clouds.units,
+        "debias": debias,
     }  # fmt: skip
 
 
@@ -167,15 +168,16 @@ def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(points)], *results)
 
 
-def compile_tasks(clouds: Clouds, cost: Cost) -> list[Callable[[], None]]:
+def compile_tasks(clouds: Clouds, cost: Cost, debias: bool) -> list[Callable[[], None]]:
     """What compiles the programs that the end of a fit calls, the slowest first."""
     rows = evenly(len(clouds.x), CHECKED)
     block = np.zeros((rows_per_call(len(rows), len(clouds.y)), clouds.dim))
     x, y, a, b = clouds.x, clouds.y, clouds.a, clouds.b
     # Weights for potentials: only shapes matter.
-    fitted = EntropicMap(cost, x, y, a, b, a, b, to_device(x.dtype.type(1)), clouds.units)
+    own = SelfPotentials(a, b) if debias else None
+    fitted = EntropicMap(cost, x, y, a, b, a, b, to_device(x.dtype.type(1)), clouds.units, own=own)
     return [
         lambda: compile_ahead(_transport, fitted, block, reverse=False),
-        lambda: compile_ahead(_solve, **_arguments(clouds, cost, 1.0)),
+        lambda: compile_ahead(_solve, **_arguments(clouds, cost, 1.0, debias)),
         lambda: compile_checks(fitted, rows),
     ]

@@ -13,16 +13,24 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray
 
-from mongefit._convex import ICNN, ConvexFunction, SquaredEuclidean
+from mongefit._convex import (
+    ICNN,
+    ConvexFunction,
+    LearnedMatrix,
+    LowRankMatrix,
+    SquaredEuclidean,
+)
 from mongefit._costs import Cost
 from mongefit._duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
 from mongefit._fitting.data import Clouds
+from mongefit._fitting.starting import STARTED, start_source_map
 from mongefit._flows import AutoregressiveFlow, Diffeo
 from mongefit._inverse import ConjugateICNN
 from mongefit._options import FitOptions
 from mongefit._registry import is_ours
 from mongefit._runtime import draw_on_cpu, filter_jit
 from mongefit._validation import (
+    Knowledge,
     check_choice,
     check_count,
     check_layers,
@@ -33,11 +41,13 @@ from mongefit._validation import (
 )
 from mongefit.errors import DataError, OptionError, wrong_option
 from mongefit.losses import FunctionTerm, Term, Weighted
-from mongefit.penalties import CostSize
+from mongefit.penalties import CostSize, Departure
 
 LEARNED: dict[str, Any] = {"icnn": ICNN, "conjugate_icnn": ConjugateICNN}
-COSTS = (*LEARNED, "sqeuclidean")
-DIFFEOS = ("shared", "separate")
+COSTS = (*LEARNED, "matrix", "sqeuclidean")
+DIFFEOS = (*STARTED, "shared", "separate")
+# Above so many features a learned matrix is diagonal plus low rank.
+FULL_MATRIX = 64
 DUALS = {"newton": NewtonDual, "sinkhorn": SinkhornDual}
 # What training does for each way that users may ask for.
 DIFFERENTIATIONS: dict[str, Differentiation] = {"implicit": "one_step", "unrolled": "unrolled"}
@@ -55,7 +65,7 @@ class Checked(NamedTuple):
 
 def check_options(options: FitOptions) -> Checked:
     """Refuse options that make no sense, before any work."""
-    for name in ("symmetric", "many_to_many", "normalize_weight", "strict"):
+    for name in ("symmetric", "debias", "many_to_many", "normalize_weight", "strict"):
         check_switch(getattr(options, name), name)
     check_choice(options.dtype, "dtype", DTYPES)
     schedules = {
@@ -74,7 +84,10 @@ def check_options(options: FitOptions) -> Checked:
     if not isinstance(options.optimizer, optax.GradientTransformation | None):
         needed = "an optimizer of optax, such as optax.adam(0.01)"
         raise wrong_option("optimizer", needed, options.optimizer)
-    penalties = [1e-7 * CostSize()] if options.penalties is None else options.penalties
+    penalties = options.penalties
+    if penalties is None:
+        started = isinstance(options.diffeo, str) and options.diffeo in STARTED
+        penalties = [1e-7 * CostSize(), *([1e-3 * Departure()] if started else [])]
     return Checked(schedules, seed, check_terms(penalties, "penalties"), dual)
 
 
@@ -115,8 +128,9 @@ def _draw(
 _drawn = filter_jit(_draw, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def build_cost(dim: int, options: FitOptions, seed: int) -> Cost:
+def build_cost(clouds: Clouds, known: Knowledge, options: FitOptions, seed: int) -> Cost:
     """The cost at the start of training."""
+    dim = clouds.dim
     alpha = check_positive(options.alpha, "alpha")
     sizes = check_layers(options.hidden_layer_sizes)
     cost, diffeo = options.cost, options.diffeo
@@ -131,6 +145,10 @@ def build_cost(dim: int, options: FitOptions, seed: int) -> Cost:
     elif check_choice(cost, "cost", COSTS, others="a ConvexFunction") in LEARNED:
         own = {"symmetric": options.symmetric, "alpha": alpha}
         h = draw_on_cpu(_drawn, LEARNED[cost], dim, sizes, np.asarray(seed), **own)
+    elif cost == "matrix":
+        small = dim <= FULL_MATRIX
+        learned = LearnedMatrix(dim, alpha=alpha) if small else None
+        h = learned or LowRankMatrix(dim, key=_keys(seed)[0], alpha=alpha)
     else:
         h = SquaredEuclidean()
     if diffeo is None:
@@ -141,6 +159,8 @@ def build_cost(dim: int, options: FitOptions, seed: int) -> Cost:
     if is_pair and all(isinstance(phi, Diffeo | None) for phi in diffeo):
         return Cost(h, *diffeo)
     check_choice(diffeo, "diffeo", DIFFEOS, others="None, a Diffeo or a pair of them")
+    if diffeo in STARTED:
+        return Cost(h, start_source_map(diffeo, clouds, known))
     if diffeo == "shared":
         flow = AutoregressiveFlow(dim, key=_keys(seed)[1])
         return Cost(h, flow, flow)

@@ -29,6 +29,7 @@ from mongefit._training import BatchedProblem, CostProblem, Model, Recipe, learn
 from mongefit._validation import Knowledge, check_groups, check_pairs, check_validation_pairs
 from mongefit.errors import DataError, Option, ignored_warnings, noted_warnings, warn_user
 from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, Term, Weighted
+from mongefit.losses._base import Direction
 
 
 class Task(NamedTuple):
@@ -76,9 +77,17 @@ class Task(NamedTuple):
         require_plan_memory(self.clouds)  # or training would be in vain
 
 
-def default_losses(known: Knowledge) -> list[Term]:
-    """The losses that what is known calls for."""
-    chosen: list[Term] = [] if known.pairs is None else [Paired()]
+def default_losses(known: Knowledge, cost: Cost) -> list[Term]:
+    """The losses that what is known calls for, in the directions in which the cost has a map."""
+    ways = {
+        name
+        for name, phi in (("reverse", cost.phi_mu), ("forward", cost.phi_nu))
+        if phi is not None and not phi.has_inverse
+    }
+    direction: Direction = (
+        "reverse" if ways == {"forward"} else "forward" if ways == {"reverse"} else "both"
+    )
+    chosen: list[Term] = [] if known.pairs is None else [Paired(direction=direction)]
     return chosen if known.groups is None else [*chosen, Groups()]
 
 
@@ -87,7 +96,7 @@ def prepare(
     options: FitOptions,
     data: FitData,
     *,
-    choose_losses: Callable[[Knowledge], list[Term]] = default_losses,
+    choose_losses: Callable[[Knowledge], list[Term]] | None = None,
     learn: bool = True,
     use_knowledge: bool = True,
 ) -> Task:
@@ -105,7 +114,7 @@ def prepare(
         data.validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
     )
     costs = [
-        cast(build_cost(clouds.dim, options, checked.seed + k), clouds.x.dtype)
+        cast(build_cost(clouds, known, options, checked.seed + k), clouds.x.dtype)
         for k in range(options.n_init)
     ]
     check_convex(costs[0], clouds)
@@ -113,7 +122,9 @@ def prepare(
     task = Task(options, clouds, known, held_out, costs, epsilon, None, [])
     if not learn:
         return task
-    chosen = choose_losses(known) if options.losses is None else options.losses
+    chosen = options.losses
+    if chosen is None:
+        chosen = default_losses(known, costs[0]) if choose_losses is None else choose_losses(known)
     losses = check_terms(chosen, "losses")
     if not learns(costs[0]):
         if losses:

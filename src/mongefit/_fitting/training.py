@@ -112,7 +112,7 @@ def train(
     task.require_memory()
     recorder = _Recorder(task.problem, float(task.clouds.units.scale))
     with (
-        compile_meanwhile(compile_tasks(task.clouds, task.models[0].cost)),
+        compile_meanwhile(compile_tasks(task.clouds, task.models[0].cost, task.options.debias)),
         TrainingBar(max_iter, enabled=bool(task.options.verbose)) as bar,
     ):
 
@@ -210,7 +210,7 @@ def finish(task: Task, runs: Sequence[Run]) -> Fitted:
 def finish_cost(task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None = None) -> Fitted:
     """Build the map of a cost, check it, and report what is wrong with it."""
     clouds, history = task.clouds, {} if history is None else history
-    solved = solve_map(clouds, cost, task.epsilon)
+    solved = solve_map(clouds, cost, task.epsilon, debias=task.options.debias)
     rows = evenly(len(clouds.source), CHECKED)
     moved = transport_points(solved.map, clouds.source[rows], reverse=False)
     n_iter = max(len(history.get("step", ())) - 1, 0)
@@ -235,7 +235,7 @@ def _score(task: Task, run: Run) -> float:
     if task.held_out is None:
         return run.objective
     clouds, pairs = task.clouds, task.held_out
-    solved = solve_map(clouds, run.model.cost, task.epsilon)
+    solved = solve_map(clouds, run.model.cost, task.epsilon, debias=task.options.debias)
     found = transport_points(solved.map, clouds.source[pairs[:, 0]], reverse=False)
     missed = np.sum((found.points - clouds.target[pairs[:, 1]]) ** 2, axis=1)
     error = float(np.sqrt(np.mean(missed)))

@@ -105,6 +105,10 @@ class ConjugateICNN(ClosedFormConvexFunction):
         self.alpha = alpha
 
     @property
+    def is_even(self) -> bool:
+        return self.network.symmetric
+
+    @property
     def strong_convexity(self) -> float:
         return self.alpha
 

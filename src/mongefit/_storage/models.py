@@ -345,6 +345,11 @@ def _check_map(entropic_map: Any, shape: Any, dtype: Any) -> None:
                 f"the tensor map.{name} is {found.dtype}{list(found.shape)}; this model needs "
                 f"{dtype}{list(size)}."
             )
+    if (own := entropic_map.own) is not None and any(
+        part.shape != size or part.dtype != dtype
+        for part, size in ((own.source, (n,)), (own.target, (m,)))
+    ):
+        raise ModelFileError(f"its potentials within each cloud are not {dtype}[{n}] and [{m}].")
     units, cost = entropic_map.units, entropic_map.cost
     if units.centre.shape != (dim,) or units.scale.shape != ():
         raise ModelFileError(f"its units are not those of {dim} features.")

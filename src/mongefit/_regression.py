@@ -1,0 +1,210 @@
+"""Regression on known pairs, linear and with Gaussian kernels, chosen by cross-validation.
+
+All in NumPy: these are the maps that training starts from, and the predictors it must beat.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Points = NDArray[np.float64]
+Weights = NDArray[np.float64]
+
+# Ridge strengths relative to the mean square of a feature map of the paired sources, and to the
+# number of pairs.
+STRENGTHS = np.logspace(-10, 3, 27)
+# Widths of the kernel relative to the median distance between paired sources.
+WIDTHS = (0.5, 1.0, 2.0)
+# How much more freely the linear part moves than the kernel part.
+LINEAR = (0.0, 1.0, 30.0)
+MOST_ANCHORS = 1000
+
+
+class Knobs(NamedTuple):
+    """What cross-validation chooses of a regression.
+
+    It is shrunk towards the mean displacement if ``moves``, else towards the mean target; ``width``
+    is that of the kernel, in the units of the points, None for a linear regression.
+    """
+
+    moves: bool
+    width: float | None
+    linear: float
+    strength: float
+
+
+class Regression(NamedTuple):
+    """x ↦ Wx + t + Σ_k c_k exp(−‖x − x_k‖²/2w²), and its error in cross-validation.
+
+    ``error`` is the root of the mean square over held-out pairs, infinite where there was nothing
+    to hold out.
+    """
+
+    weight: Points
+    shift: NDArray[np.float64]
+    anchors: Points
+    coefficients: Points
+    knobs: Knobs
+    error: float
+
+    def __call__(self, x: Points) -> Points:
+        found = x @ self.weight.T + self.shift
+        if self.knobs.width is not None:
+            found = found + gaussian(x, self.anchors, self.knobs.width) @ self.coefficients
+        return found
+
+
+def gaussian(x: Points, anchors: Points, width: float) -> Points:
+    """exp(−‖x_i − x_k‖²/2w²) for all pairs of rows."""
+    squares = (x * x).sum(1)[:, None] + (anchors * anchors).sum(1) - 2 * x @ anchors.T
+    return np.exp(np.maximum(squares, 0) / (-2 * width**2))
+
+
+def linear_regression(
+    x: Points, y: Points, weight: Weights, groups: NDArray[np.int64] | None = None
+) -> Regression:
+    """Ridge regression of y on x, its strength and what it is shrunk towards chosen."""
+    return _choose(x, y, weight, groups, [(True, None, 1.0), (False, None, 1.0)])
+
+
+def kernel_regression(
+    x: Points, y: Points, weight: Weights, groups: NDArray[np.int64] | None = None
+) -> Regression:
+    """Kernel ridge regression with a linear part, all its knobs chosen."""
+    median = median_distance(x)
+    every = itertools.product((True, False), [median * each for each in WIDTHS], LINEAR)
+    return _choose(x, y, weight, groups, list(every))
+
+
+def regress(x: Points, y: Points, weight: Weights, knobs: Knobs) -> Regression:
+    """The regression with given knobs."""
+    x, y, weight, _ = _merge(x, y, weight, np.zeros(len(x), np.int64))
+    moves, width, linear, strength = knobs
+    part = _Solved.of(x, y, weight, moves, width, linear)
+    return part.regression(knobs, part.duals(strength), np.inf)
+
+
+def median_distance(x: Points) -> float:
+    """The median distance between rows, of at most 500 of them; 1 where there are no two."""
+    some = x[np.linspace(0, len(x) - 1, min(len(x), 500)).astype(int)]
+    squares = ((some[:, None] - some) ** 2).sum(-1)[np.triu_indices(len(some), 1)]
+    positive = squares[squares > 0]
+    return float(np.sqrt(np.median(positive))) if len(positive) else 1.0
+
+
+def folds(groups: NDArray[np.int64], count: int, seed: int = 0) -> Iterator[NDArray[np.bool_]]:
+    """Which rows are held out in each of at most ``count`` folds; groups stay together."""
+    names, which = np.unique(groups, return_inverse=True)
+    count = min(count, len(names))
+    part = np.random.default_rng(seed).permutation(len(names)) % max(count, 1)
+    for k in range(count):
+        yield part[which] == k
+
+
+def _choose(
+    x: Points,
+    y: Points,
+    weight: Weights,
+    groups: NDArray[np.int64] | None,
+    every: Sequence[tuple[bool, float | None, float]],
+) -> Regression:
+    groups = np.arange(len(x)) if groups is None else np.asarray(groups)
+    x, y, weight, groups = _merge(x, y, weight, groups)
+    if len(np.unique(groups)) < 2:
+        # Nothing to choose by: the mean displacement.
+        moves, width, linear = every[0]
+        knobs = Knobs(True, width, linear, float(STRENGTHS[-1]))
+        part = _Solved.of(x, y, weight, True, width, linear)
+        return part.regression(knobs, np.zeros_like(y), np.inf)
+    missed = np.zeros((len(every), len(STRENGTHS)))
+    for out in folds(groups, 5):
+        for k, (moves, width, linear) in enumerate(every):
+            part = _Solved.of(x[~out], y[~out], weight[~out], moves, width, linear)
+            missed[k] += part.errors(x[out], y[out], weight[out])
+    # Of those that are equal but for rounding the strongest.
+    at, strength = np.unravel_index(np.argmin(missed[:, ::-1]), missed.shape)
+    knobs = Knobs(*every[int(at)], float(STRENGTHS[::-1][strength]))
+    error = float(np.sqrt(missed.min() / weight.sum()))
+    return regress(x, y, weight, knobs)._replace(error=error)
+
+
+def _merge(x: Points, y: Points, weight: Weights, groups: NDArray[np.int64]):
+    """Each source once, with the mean of its targets, and at most so many."""
+    counts = weight > 0
+    rows, first, which = np.unique(x[counts], axis=0, return_index=True, return_inverse=True)
+    which = which.ravel()
+    total = np.bincount(which, weight[counts], len(rows))
+    mean = np.zeros((len(rows), y.shape[1]))
+    np.add.at(mean, which, (weight[counts] / total[which])[:, None] * y[counts])
+    found = rows, mean, total, groups[counts][first]
+    if len(rows) > MOST_ANCHORS:
+        some = np.sort(np.random.default_rng(0).permutation(len(rows))[:MOST_ANCHORS])
+        return tuple(part[some] for part in found)
+    return found
+
+
+class _Solved(NamedTuple):
+    """The eigenvectors of a regression on some pairs, from which all strengths are quick.
+
+    With S the roots of the weights, K the kernel and r the targets less what they are shrunk
+    towards, the dual coefficients at strength λ are S(SKS + λI)⁻¹Sr.
+    """
+
+    x: Points
+    centre: NDArray[np.float64]
+    middle: NDArray[np.float64]
+    root: NDArray[np.float64]
+    moves: bool
+    width: float | None
+    scale: float
+    values: NDArray[np.float64]
+    vectors: Points
+    projected: Points
+
+    @classmethod
+    def of(cls, x, y, weight, moves, width, linear):
+        weight = weight / weight.mean()
+        centre = np.average(x, axis=0, weights=weight)
+        rest = y - moves * x
+        middle = np.average(rest, axis=0, weights=weight)
+        spread = float(np.mean(weight * ((x - centre) ** 2).sum(1)))
+        scale = linear / spread if spread > 0 else 0.0
+        root = np.sqrt(weight)
+        K = cls._kernel(x, x, centre, width, scale)
+        values, vectors = np.linalg.eigh(root[:, None] * K * root)
+        projected = vectors.T @ (root[:, None] * (rest - middle))
+        return cls(
+            x, centre, middle, root, moves, width, scale, np.maximum(values, 0), vectors, projected
+        )
+
+    @staticmethod
+    def _kernel(x, others, centre, width, scale):
+        K = scale * (x - centre) @ (others - centre).T
+        return K if width is None else K + gaussian(x, others, width)
+
+    def errors(self, x, y, weight) -> NDArray[np.float64]:
+        """The weighted sum of squares on other pairs, for every strength."""
+        K = self._kernel(x, self.x, self.centre, self.width, self.scale)
+        features = (K * self.root) @ self.vectors
+        rest = y - self.moves * x - self.middle
+        found = []
+        for strength in STRENGTHS:
+            gap = rest - (features / (self.values + strength)) @ self.projected
+            found.append(weight @ (gap**2).sum(1))
+        return np.asarray(found)
+
+    def duals(self, strength: float) -> Points:
+        found = self.vectors @ (self.projected / (self.values + strength)[:, None])
+        return self.root[:, None] * found
+
+    def regression(self, knobs: Knobs, duals: Points, error: float) -> Regression:
+        weight = self.moves * np.eye(self.x.shape[1])
+        weight = weight + self.scale * duals.T @ (self.x - self.centre)
+        slope = weight - self.moves * np.eye(self.x.shape[1])
+        shift = self.middle - slope @ self.centre
+        return Regression(weight, shift, self.x, duals, knobs, error)
