@@ -26,6 +26,7 @@ from ._duals import NewtonDual as NewtonDual
 from ._duals import SinkhornDual as SinkhornDual
 from ._duals import solve_dual as solve_dual
 from ._duals import transport_value as transport_value
+from ._estimators.chosen import MongeMapCV as MongeMapCV
 from ._estimators.ensemble import EnsembleMap as EnsembleMap
 from ._estimators.monge_map import MongeMap as MongeMap
 from ._fitting import Record as Record

@@ -52,7 +52,7 @@ class Regression(NamedTuple):
     knobs: Knobs
     error: float
 
-    def __call__(self, x: Points) -> Points:
+    def __call__(self, x: Points, /) -> Points:
         found = x @ self.weight.T + self.shift
         if self.knobs.width is not None:
             found = found + gaussian(x, self.anchors, self.knobs.width) @ self.coefficients
@@ -89,6 +89,34 @@ def regress(x: Points, y: Points, weight: Weights, knobs: Knobs) -> Regression:
     return part.regression(knobs, part.duals(strength), np.inf)
 
 
+def residuals(
+    x: Points, y: Points, weight: Weights, groups: NDArray[np.int64], knobs: Knobs
+) -> Points:
+    """y less what the regression with given knobs says of x when it has not seen its group."""
+    found = np.empty_like(y)
+    for out in folds(groups, 5):
+        left = ~out & (weight > 0)
+        found[out] = y[out] - regress(x[left], y[left], weight[left], knobs)(x[out])
+    return found
+
+
+def shrunk_covariance(points: Points, weight: Weights, groups: NDArray[np.int64]) -> Points:
+    """The covariance of rows, shrunk towards a round one by how few groups there are.
+
+    The share of the round one is that of Chen, Wiesel, Eldar and Hero (2010), "oracle approximating
+    shrinkage", with a group counted as one observation.
+    """
+    share = weight / weight.sum()
+    centred = points - share @ points
+    dim, count = points.shape[1], len(np.unique(groups[weight > 0]))
+    found = (share[:, None] * centred).T @ centred
+    trace, square = float(np.trace(found)), float(np.sum(found * found))
+    above = (1 - 2 / dim) * square + trace**2
+    below = (count + 1 - 2 / dim) * (square - trace**2 / dim)
+    shrink = 1.0 if below <= 0 else min(1.0, above / below)
+    return (1 - shrink) * found + shrink * trace / dim * np.eye(dim)
+
+
 def median_distance(x: Points) -> float:
     """The median distance between rows, of at most 500 of them; 1 where there are no two."""
     some = x[np.linspace(0, len(x) - 1, min(len(x), 500)).astype(int)]
@@ -117,10 +145,8 @@ def _choose(
     x, y, weight, groups = _merge(x, y, weight, groups)
     if len(np.unique(groups)) < 2:
         # Nothing to choose by: the mean displacement.
-        moves, width, linear = every[0]
-        knobs = Knobs(True, width, linear, float(STRENGTHS[-1]))
-        part = _Solved.of(x, y, weight, True, width, linear)
-        return part.regression(knobs, np.zeros_like(y), np.inf)
+        _, width, linear = every[0]
+        return regress(x, y, weight, Knobs(True, width, linear, np.inf))
     missed = np.zeros((len(every), len(STRENGTHS)))
     for out in folds(groups, 5):
         for k, (moves, width, linear) in enumerate(every):

@@ -366,6 +366,21 @@ class EntropicMap(Registered):
             C = self.cost.matrix(self.x, self.y)
             return DualProblem(C, self.a, self.b, eps=self.eps).plan(self.f, self.g)
 
+    def conditional(self, x: Float[Array, "N d"]) -> Float[Array, "N m"]:
+        """Where mass at x goes: s_j(x) = softmax_j(log b_j + (g_j − c(x, y_j))/eps), at any x."""
+        with double_precision(self, x):
+            inside = self.units.into(x).astype(self.x.dtype)
+            exponents = (self.g - self.cost.matrix(inside, self.y)) / self.eps
+            return jax.nn.softmax(exponents + jnp.log(self.b), axis=1)
+
+    def log_density(self, x: Float[Array, "N d"], y: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """log of the plan's density against a ⊗ b, (f̂(x) + ĝ(y) − c(x, y))/eps, of paired rows."""
+        with double_precision(self, x):
+            dtype, cost = self.x.dtype, self.cost
+            u = cost.latent_source(self.units.into(x).astype(dtype))
+            v = cost.latent_target(self.units.into(y).astype(dtype))
+            return (self.f_hat(x) + self.g_hat(y) - cost.h.value(u - v)) / self.eps
+
     @property
     def _potentials(self) -> Potentials:
         return Potentials(self.a, self.b, self.f, self.g, self.eps)

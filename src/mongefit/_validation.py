@@ -104,12 +104,14 @@ def check_weights(
 class Knowledge(NamedTuple):
     """What is known of the map, checked: pairs [k, 2], their weights, and the rows of each group.
 
-    The groups of the source and of the target are in the same order.
+    The groups of the source and of the target are in the same order. ``clones`` numbers the pairs
+    that belong together.
     """
 
     pairs: NDArray[np.int64] | None = None
     pair_weight: NDArray[np.float64] | None = None
     groups: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] | None = None
+    clones: NDArray[np.int64] | None = None
 
     def trained_on(self) -> NDArray[np.int64] | None:
         """The pairs that have weight."""

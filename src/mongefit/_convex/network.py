@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from mongefit._convex.base import ProjectedConvexFunction
+from mongefit._convex.quadratic import check_matrix, square_root
 from mongefit._numerics import safe_norm
-from mongefit._runtime import on_cpu
+from mongefit._runtime import double_precision, on_cpu
 from mongefit.errors import OptionError
 
 Activation = Literal["squareplus", "softplus"]
@@ -149,6 +150,9 @@ class ICNN(ProjectedConvexFunction):
         "squareplus", ½(t + √(t² + 4)), or "softplus", log(1 + e^t), which is slower in float64.
     quadratic
         Whether the learned quadratic ½‖Qz‖² is there. The paper's own h has none.
+    matrix
+        Symmetric A with no eigenvalue below alpha: h starts close to ½zᵀAz. The identity, and a
+        little more, by default.
     gain
         Initial e^γ.
     """
@@ -173,6 +177,7 @@ class ICNN(ProjectedConvexFunction):
         alpha: float = 0.01,
         activation: Activation = "squareplus",
         quadratic: bool = True,
+        matrix: ArrayLike | None = None,
         gain: float = 0.1,
     ):
         if not hidden_layer_sizes or any(width < 1 for width in hidden_layer_sizes):
@@ -202,6 +207,11 @@ class ICNN(ProjectedConvexFunction):
         self.out = jnp.full((widths[-1],), _softplus_inverse(1.0))
         self.log_gain = jnp.asarray(np.log(gain))
         self.quadratic = jnp.eye(dim) if quadratic else None
+        if matrix is not None:
+            if not quadratic:
+                raise OptionError("An ICNN without its quadratic cannot start from a matrix.")
+            with double_precision():
+                self.quadratic = jnp.asarray(square_root(check_matrix(matrix, dim), less=alpha))
         self.alpha = alpha
         self.symmetric = symmetric
         self.activation = activation

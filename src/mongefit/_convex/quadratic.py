@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from numpy.typing import NDArray
 
 from mongefit._convex.base import ClosedFormConvexFunction, ProjectedConvexFunction
 from mongefit._registry import NonTrainable
@@ -113,7 +114,7 @@ class Mahalanobis(QuadraticConvexFunction):
 
 
 class LearnedMatrix(QuadraticConvexFunction):
-    """h(z) = ½ zᵀAz with a learned matrix A = LᵀL + αI, which starts at the identity.
+    """h(z) = ½ zᵀAz with a learned matrix A = LᵀL + αI.
 
     Parameters
     ----------
@@ -121,14 +122,20 @@ class LearnedMatrix(QuadraticConvexFunction):
         Dimension d of the displacements.
     alpha
         Strong convexity α, between 0 and 1.
+    matrix
+        A to start from, with no eigenvalue below α; the identity by default.
     """
 
     factor: Float[Array, "d d"]
     alpha: float = eqx.field(static=True)
 
-    def __init__(self, dim: int, *, alpha: float = 0.01):
+    def __init__(self, dim: int, *, alpha: float = 0.01, matrix: ArrayLike | None = None):
         self.alpha = _check_alpha(alpha)
-        self.factor = jnp.sqrt(1 - alpha) * jnp.eye(dim)
+        if matrix is None:
+            self.factor = jnp.sqrt(1 - alpha) * jnp.eye(dim)
+            return
+        with double_precision():
+            self.factor = jnp.asarray(square_root(check_matrix(matrix, dim), less=alpha))
 
     @property
     def strong_convexity(self) -> float:
@@ -153,8 +160,9 @@ class LearnedMatrix(QuadraticConvexFunction):
 class LowRankMatrix(QuadraticConvexFunction):
     """h(z) = ½ zᵀAz with A = diag(e^{2l}) + VᵀV + αI: a learned matrix for many features.
 
-    It has (r + 1)d numbers instead of d², and starts close to the identity: l at ½ log(1 − α) and V
-    small and random, because at V = 0 its derivative would vanish.
+    It has (r + 1)d numbers instead of d². V starts at the r eigenvectors of a given matrix with the
+    largest eigenvalues, by which these exceed the mean of the others; small and random numbers are
+    added, because at V = 0 its derivative would vanish.
 
     Parameters
     ----------
@@ -166,18 +174,35 @@ class LowRankMatrix(QuadraticConvexFunction):
         Random key for V.
     alpha
         Strong convexity α, between 0 and 1.
+    matrix
+        A to start near; the identity by default.
     """
 
     log_scale: Float[Array, " d"]
     factor: Float[Array, "r d"]
     alpha: float = eqx.field(static=True)
 
-    def __init__(self, dim: int, rank: int = 8, *, key: PRNGKeyArray, alpha: float = 0.01):
+    def __init__(
+        self,
+        dim: int,
+        rank: int = 8,
+        *,
+        key: PRNGKeyArray,
+        alpha: float = 0.01,
+        matrix: ArrayLike | None = None,
+    ):
         if rank < 1:
             raise OptionError(f"LowRankMatrix needs a rank of at least 1, got {rank}.")
         self.alpha = _check_alpha(alpha)
-        self.log_scale = jnp.full(dim, 0.5 * np.log1p(-alpha))
-        self.factor = 0.1 * jr.normal(key, (rank, dim)) / np.sqrt(dim)
+        with double_precision():
+            self.factor = 0.1 * jr.normal(key, (rank, dim)) / np.sqrt(dim)
+            rest = 1.0
+            if matrix is not None:
+                values, vectors = np.linalg.eigh(check_matrix(matrix, dim))
+                rest = max(float(np.mean(values[: max(dim - rank, 1)])), 2 * alpha)
+                above = np.sqrt(np.maximum(values - rest, 0))[-rank:, None] * vectors.T[-rank:]
+                self.factor = self.factor.at[: len(above)].add(above)
+            self.log_scale = jnp.full(dim, 0.5 * np.log(rest - alpha))
 
     @property
     def strong_convexity(self) -> float:
@@ -209,6 +234,25 @@ def _check_alpha(alpha: float) -> float:
     if not 0 < alpha < 1:
         raise OptionError(f"A learned matrix needs alpha between 0 and 1, got {alpha}.")
     return float(alpha)
+
+
+def check_matrix(matrix: ArrayLike, dim: int) -> NDArray[np.float64]:
+    checked = np.asarray(matrix, np.float64)
+    if checked.shape != (dim, dim) or not np.allclose(checked, checked.T, rtol=1e-8):
+        raise OptionError(
+            f"matrix must be symmetric, [{dim}, {dim}], got an array of shape {checked.shape}."
+        )
+    return checked
+
+
+def square_root(matrix: NDArray[np.float64], *, less: float) -> NDArray[np.float64]:
+    """The symmetric root of a symmetric matrix less a multiple of the identity."""
+    values, vectors = np.linalg.eigh(matrix)
+    if not values[0] >= less * (1 - 1e-9):
+        raise OptionError(
+            f"matrix has an eigenvalue of {values[0]:.3g}; with alpha {less:g} none may be smaller."
+        )
+    return (vectors * np.sqrt(np.maximum(values - less, 0))) @ vectors.T
 
 
 def _solve_positive(A: Float[Array, "d d"], p: Float[Array, "N d"]) -> Float[Array, "N d"]:

@@ -6,7 +6,7 @@ Nothing here imports JAX before it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import ArrayLike
 
@@ -14,6 +14,7 @@ from mongefit._estimators.queries import EntropicQueries, Saved
 from mongefit._options import FitOptions
 
 if TYPE_CHECKING:
+    from mongefit._costs import Cost
     from mongefit._fitting import Record, Task
     from mongefit._io import StrPath
     from mongefit._training import Checkpoint
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 class CostLearner(FitOptions, EntropicQueries):
     """An estimator that learns a cost h(Φμ(x) − Φν(y))."""
 
-    # The losses to take where the options name none, if not those that what is known calls for.
-    _choose_losses: ClassVar[Callable[[Knowledge], list[Term]] | None] = None
+    def _choose_losses(self, known: Knowledge, cost: Cost) -> list[Term]:
+        """The losses to take where the options name none."""
+        from mongefit._fitting.preparing import default_losses
+
+        return default_losses(known, cost)
 
     def fit(
         self,
@@ -36,6 +40,7 @@ class CostLearner(FitOptions, EntropicQueries):
         pair_weight: ArrayLike | None = None,
         groups: tuple[ArrayLike, ArrayLike] | None = None,
         validation_pairs: ArrayLike | None = None,
+        clones: ArrayLike | None = None,
         source_weight: ArrayLike | None = None,
         target_weight: ArrayLike | None = None,
         checkpoint: StrPath | Checkpoint | None = None,
@@ -59,6 +64,9 @@ class CostLearner(FitOptions, EntropicQueries):
             Pairs, as in ``pairs``, to stop early by and to choose among several starts by: the
             cost of the step with the least RMSE on them is kept. Must not overlap ``pairs``, except
             pairs with weight 0.
+        clones
+            A label for each pair: pairs with the same one are held out together where a start is
+            chosen by cross-validation. By default pairs that share a point are.
         source_weight, target_weight
             Weights of the points, non-negative with sum 1; uniform by default.
         checkpoint
@@ -77,8 +85,8 @@ class CostLearner(FitOptions, EntropicQueries):
         kept = _fitting.check_checkpoint(checkpoint, resume)
         task = self._prepare(
             X, Y, pairs=pairs, pair_weight=pair_weight, groups=groups,
-            validation_pairs=validation_pairs, source_weight=source_weight,
-            target_weight=target_weight,
+            validation_pairs=validation_pairs, clones=clones,
+            source_weight=source_weight, target_weight=target_weight,
         )  # fmt: skip
         return self._store(X, _fitting.fit(task, checkpoint=kept, callback=callback))
 

@@ -15,6 +15,8 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from mongefit._fitting import Fitted
     from mongefit._io import StrPath
     from mongefit._transport import EntropicMap, Units
@@ -48,6 +50,21 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         source, target = check_query(self, X, "X"), check_query(self, Y, "Y")
         return cost_matrix(self.map_, source, target)
+
+    def conditional(self, X: ArrayLike, *, drop: float = 1e-9) -> csr_array:
+        """Where every row of X goes: weights of the target points, [N, m], each row with sum 1.
+
+        They are the conditional distribution of the plan, at any point. Weights below ``drop`` are
+        left out, at most ``drop`` times m of a row, and the others raised to sum to 1. What a
+        debiased map corrects is not in them.
+        """
+        from scipy.sparse import csr_array
+
+        from mongefit._fitting import conditional
+
+        weights = conditional(self.map_, check_query(self, X, "X"))
+        weights[weights < drop] = 0
+        return csr_array(weights / weights.sum(axis=1, keepdims=True))
 
     def score(self, X: ArrayLike, Y: ArrayLike) -> float:
         """−RMSE of T(x_i) against y_i over paired rows: higher is better."""

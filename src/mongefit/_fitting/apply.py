@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,6 +58,8 @@ _solve = Program(_map_and_plan)
 _transport = Program(_map_fast)
 _plan = Program(EntropicMap.plan)
 _cost_matrix = Program(Cost.matrix)
+_conditional = Program(EntropicMap.conditional)
+_log_density = Program(EntropicMap.log_density)
 
 
 def require_plan_memory(clouds: Clouds) -> None:
@@ -107,6 +110,35 @@ def cost_matrix(
         return _cost_matrix(entropic_map.cost, units.into(block).astype(dtype), y)
 
     return _in_blocks(costs, source, len(target)).astype(np.float64)
+
+
+@double_precision()
+def conditional(entropic_map: EntropicMap, points: np.ndarray) -> NDArray[np.float64]:
+    """Where each point goes, as weights of the target points, in blocks of rows."""
+
+    def weights(block):
+        return _conditional(entropic_map, block)
+
+    return _in_blocks(weights, points, len(entropic_map.y)).astype(np.float64)
+
+
+@double_precision()
+def log_density(
+    entropic_map: EntropicMap, source: np.ndarray, target: np.ndarray
+) -> NDArray[np.float64]:
+    """log P(x, y) / (a(x) b(y)) of paired rows."""
+    return np.asarray(_log_density(entropic_map, source, target), np.float64)
+
+
+@double_precision()
+def corrections(entropic_map: EntropicMap, points: np.ndarray) -> NDArray[np.float64]:
+    """How far a debiased map moves each point beyond the map that is not; else zeros."""
+    if entropic_map.own is None:
+        return np.zeros_like(points)
+    plain = dataclasses.replace(entropic_map, own=None)
+    both = (transport_points(each, points, reverse=False) for each in (entropic_map, plain))
+    found, without = (np.asarray(each.points, np.float64) for each in both)
+    return found - without
 
 
 @double_precision()

@@ -29,6 +29,7 @@ class FitData(NamedTuple):
     validation_pairs: ArrayLike | None = None
     source_weight: ArrayLike | None = None
     target_weight: ArrayLike | None = None
+    clones: ArrayLike | None = None
 
 
 class Clouds(NamedTuple):
@@ -87,6 +88,17 @@ def hash_arrays(*arrays: Any) -> str:
         digest.update(f"{plain.dtype.str} {plain.shape}".encode())
         digest.update(plain.tobytes())
     return digest.hexdigest()
+
+
+def check_clones(clones: Any, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The clone of every pair, from 0 on; without labels, pairs that share a point are one."""
+    labels = connected_parts(*pairs.T) if clones is None else np.asarray(clones)
+    if labels.shape != (len(pairs),):
+        raise DataError(
+            f"clones has shape {labels.shape}; one label for each of the {len(pairs)} pairs is "
+            "needed, none of which may be repeated."
+        )
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
 def connected_parts(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:

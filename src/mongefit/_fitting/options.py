@@ -23,7 +23,7 @@ from mongefit._convex import (
 from mongefit._costs import Cost
 from mongefit._duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
 from mongefit._fitting.data import Clouds
-from mongefit._fitting.starting import STARTED, start_source_map
+from mongefit._fitting.starting import STARTED, Start, source_map, start
 from mongefit._flows import AutoregressiveFlow, Diffeo
 from mongefit._inverse import ConjugateICNN
 from mongefit._options import FitOptions
@@ -134,6 +134,10 @@ def build_cost(clouds: Clouds, known: Knowledge, options: FitOptions, seed: int)
     alpha = check_positive(options.alpha, "alpha")
     sizes = check_layers(options.hidden_layer_sizes)
     cost, diffeo = options.cost, options.diffeo
+    kind = diffeo if isinstance(diffeo, str) and diffeo in STARTED else None
+    begin = Start(None, None)
+    if kind is not None or (isinstance(cost, str) and cost == "matrix"):
+        begin = start(kind, clouds, known)
     if isinstance(cost, ConvexFunction):
         h = cost
         try:
@@ -146,9 +150,12 @@ def build_cost(clouds: Clouds, known: Knowledge, options: FitOptions, seed: int)
         own = {"symmetric": options.symmetric, "alpha": alpha}
         h = draw_on_cpu(_drawn, LEARNED[cost], dim, sizes, np.asarray(seed), **own)
     elif cost == "matrix":
-        small = dim <= FULL_MATRIX
-        learned = LearnedMatrix(dim, alpha=alpha) if small else None
-        h = learned or LowRankMatrix(dim, key=_keys(seed)[0], alpha=alpha)
+        # Twice α leaves the factor of each direction a derivative.
+        A = begin.matrix(dim, 2 * alpha)
+        if dim <= FULL_MATRIX:
+            h = LearnedMatrix(dim, alpha=alpha, matrix=A)
+        else:
+            h = LowRankMatrix(dim, key=_keys(seed)[0], alpha=alpha, matrix=A)
     else:
         h = SquaredEuclidean()
     if diffeo is None:
@@ -160,7 +167,7 @@ def build_cost(clouds: Clouds, known: Knowledge, options: FitOptions, seed: int)
         return Cost(h, *diffeo)
     check_choice(diffeo, "diffeo", DIFFEOS, others="None, a Diffeo or a pair of them")
     if diffeo in STARTED:
-        return Cost(h, start_source_map(diffeo, clouds, known))
+        return Cost(h, source_map(diffeo, begin.regression, clouds))
     if diffeo == "shared":
         flow = AutoregressiveFlow(dim, key=_keys(seed)[1])
         return Cost(h, flow, flow)

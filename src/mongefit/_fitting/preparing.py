@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mongefit._costs import Cost
 from mongefit._fitting.apply import require_plan_memory, solve_map
-from mongefit._fitting.data import Clouds, FitData, check_clouds
+from mongefit._fitting.data import Clouds, FitData, check_clones, check_clouds
 from mongefit._fitting.options import (
     DIFFERENTIATIONS,
     Checked,
@@ -96,7 +96,7 @@ def prepare(
     options: FitOptions,
     data: FitData,
     *,
-    choose_losses: Callable[[Knowledge], list[Term]] | None = None,
+    choose_losses: Callable[[Knowledge, Cost], list[Term]] = default_losses,
     learn: bool = True,
     use_knowledge: bool = True,
 ) -> Task:
@@ -122,9 +122,7 @@ def prepare(
     task = Task(options, clouds, known, held_out, costs, epsilon, None, [])
     if not learn:
         return task
-    chosen = options.losses
-    if chosen is None:
-        chosen = default_losses(known, costs[0]) if choose_losses is None else choose_losses(known)
+    chosen = choose_losses(known, costs[0]) if options.losses is None else options.losses
     losses = check_terms(chosen, "losses")
     if not learns(costs[0]):
         if losses:
@@ -160,7 +158,10 @@ def _check_knowledge(
             data.pairs, n, m, weight=data.pair_weight, many_to_many=many_to_many
         )
         members = check_groups(data.groups, np.asarray(clouds.a), np.asarray(clouds.b))
-    return Knowledge(table, weight, members) if used else Knowledge()
+    if table is None and data.clones is not None:
+        raise DataError("clones was given without pairs.")
+    clones = None if table is None else check_clones(data.clones, table)
+    return Knowledge(table, weight, members, clones) if used else Knowledge()
 
 
 def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> Task:

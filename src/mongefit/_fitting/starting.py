@@ -1,45 +1,101 @@
-"""Source maps that start from the known pairs, in closed form."""
+"""Where source maps and matrices start, in closed form, from the known pairs.
+
+With the source map u = Φ(x) the regression of y on x, and Σ the covariance of what it leaves, the
+entropic plan of ½(u − y)ᵀΣ⁻¹(u − y) at eps = 1 is that of targets with normal noise around u. So a
+learned matrix starts at Σ⁻¹.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from mongefit._fitting.data import Clouds, connected_parts
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit._fitting.data import Clouds
 from mongefit._flows import AffineMap, Diffeo, KernelMap
 from mongefit._regression import (
+    Knobs,
+    Points,
     Regression,
+    Weights,
     kernel_regression,
     linear_regression,
     median_distance,
+    regress,
+    residuals,
+    shrunk_covariance,
 )
+from mongefit._runtime import lapack_threads
 from mongefit._validation import Knowledge
 
-STARTED = ("affine", "kernel")
-"""Source maps that start from the known pairs."""
+STARTED = {"affine": linear_regression, "kernel": kernel_regression}
+"""Source maps that start from the known pairs, and the regressions that they start as."""
 
 _FREE_ANCHORS = 256
 
 
-def start_source_map(kind: str, clouds: Clouds, known: Knowledge) -> Diffeo:
-    """The affine or kernel map that starts as the regression on the known pairs.
+class Start(NamedTuple):
+    """The regression to start from, None for none, and the covariance of what it leaves.
 
-    Without pairs it starts as the identity.
+    The covariance is that of pairs that the regression has not seen, None where that is not known.
     """
-    if known.pairs is None or known.pair_weight is None:
+
+    regression: Regression | None
+    covariance: Points | None
+
+    @classmethod
+    def of(
+        cls,
+        kind: str | None,
+        x: Points,
+        y: Points,
+        weight: Weights,
+        clones: NDArray[np.int64],
+        knobs: Knobs | None = None,
+    ) -> Start:
+        """The start of one kind of source map from paired points; its knobs are chosen if None."""
+        counts = weight > 0
+        x, y, weight, clones = x[counts], y[counts], weight[counts], clones[counts]
+        if len(x) == 0:
+            return cls(None, None)
+        with lapack_threads(len(x) ** 2):
+            found = None
+            if kind is not None and knobs is None:
+                found = STARTED[kind](x, y, weight, clones)
+            elif knobs is not None:
+                found = regress(x, y, weight, knobs)
+            if len(np.unique(clones)) < 2:
+                return cls(found, None)
+            left = y - x if found is None else residuals(x, y, weight, clones, found.knobs)
+            return cls(found, shrunk_covariance(left, weight, clones))
+
+    def matrix(self, dim: int, least: float) -> Points:
+        """The inverse of the covariance with a mean eigenvalue of 1, and none below ``least``."""
+        if self.covariance is None:
+            return np.eye(dim)
+        values, vectors = np.linalg.eigh(self.covariance)
+        inverse = 1 / np.maximum(values, max(1e-12 * values[-1], np.finfo(float).tiny))
+        return (vectors * np.maximum(inverse / inverse.mean(), least)) @ vectors.T
+
+
+def start(kind: str | None, clouds: Clouds, known: Knowledge) -> Start:
+    """The start of one kind of source map from what is known."""
+    if known.pairs is None or known.pair_weight is None or known.clones is None:
+        return Start(None, None)
+    rows, columns = known.pairs.T
+    x, y = np.asarray(clouds.x, np.float64), np.asarray(clouds.y, np.float64)
+    return Start.of(kind, x[rows], y[columns], known.pair_weight, known.clones)
+
+
+def source_map(kind: str, found: Regression | None, clouds: Clouds) -> Diffeo:
+    """A regression as a map of the source; without one, a map of its kind at the identity."""
+    if found is None and kind == "affine":
+        return AffineMap(clouds.dim)
+    if found is None:
         some = np.linspace(0, len(clouds.x) - 1, min(len(clouds.x), _FREE_ANCHORS)).astype(int)
         anchors = np.unique(np.asarray(clouds.x)[some], axis=0)
-        if kind == "affine":
-            return AffineMap(clouds.dim)
         return KernelMap(anchors, median_distance(anchors))
-    x, y = np.asarray(clouds.x, np.float64), np.asarray(clouds.y, np.float64)
-    rows, columns = known.pairs.T
-    choose = linear_regression if kind == "affine" else kernel_regression
-    parts = connected_parts(rows, columns)
-    return source_map(choose(x[rows], y[columns], known.pair_weight, parts))
-
-
-def source_map(found: Regression) -> Diffeo:
-    """A regression as a map of the source."""
     if found.knobs.width is None:
         return AffineMap(len(found.shift), weight=found.weight, shift=found.shift)
     return KernelMap(

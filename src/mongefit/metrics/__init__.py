@@ -6,6 +6,7 @@ from mongefit.metrics._couplings import map_plan_gap as map_plan_gap
 from mongefit.metrics._couplings import recovered_pairs as recovered_pairs
 from mongefit.metrics._divergence import Divergence as Divergence
 from mongefit.metrics._divergence import sinkhorn_divergence as sinkhorn_divergence
+from mongefit.metrics._energy import energy_score as energy_score
 from mongefit.metrics._evaluation import evaluate as evaluate
 from mongefit.metrics._points import l2_uvp as l2_uvp
 from mongefit.metrics._points import rmse as rmse

@@ -7,8 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mongefit._fitting.data import connected_parts
-from mongefit._validation import check_count, check_pairs, check_points, check_weights
+from mongefit._fitting.data import check_clones
+from mongefit._validation import (
+    check_count,
+    check_pairs,
+    check_points,
+    check_same_features,
+    check_weights,
+)
 from mongefit.errors import DataError, OptionError, warn_user
 
 FEW_CLONES = 10
@@ -40,22 +46,28 @@ class Known(NamedTuple):
         clones: ArrayLike | None,
         source_weight: ArrayLike | None = None,
         target_weight: ArrayLike | None = None,
+        *,
+        several: bool = True,
+        normalize: bool = False,
     ) -> Known:
-        """Check all of it. Without clones, pairs that share a point belong together."""
+        """Check all of it. Without clones, pairs that share a point belong together.
+
+        There must be several clones unless ``several`` is False.
+        """
         x, y = check_points(X, "X"), check_points(Y, "Y")
-        a = None if source_weight is None else check_weights(source_weight, len(x), "source_weight")
-        b = None if target_weight is None else check_weights(target_weight, len(y), "target_weight")
+        check_same_features(X, Y, x, y)
+        a, b = (
+            None if given is None else check_weights(given, len(points), name, normalize=normalize)
+            for given, points, name in (
+                (source_weight, x, "source_weight"),
+                (target_weight, y, "target_weight"),
+            )
+        )
         table, weight = check_pairs(pairs, len(x), len(y), weight=pair_weight, many_to_many=True)
         if table is None or weight is None:
             raise DataError("There are no pairs to choose by: give pairs=…, integers [k, 2].")
-        labels = connected_parts(*table.T) if clones is None else np.asarray(clones)
-        if labels.shape != (len(table),):
-            raise DataError(
-                f"clones has shape {labels.shape}; one label for each of the {len(table)} pairs is "
-                "needed, none of which may be repeated."
-            )
-        clone = _numbered(labels)
-        if clone.max() == 0:
+        clone = check_clones(clones, table)
+        if several and clone.max() == 0:
             raise DataError(
                 "All pairs belong to one clone, so that none can be held out. Cross-validation "
                 "needs at least two."
@@ -108,7 +120,17 @@ class Thinned(NamedTuple):
         rows, a = _draw(len(known.x), source, known.a, max_points, generator)
         columns, b = _draw(len(known.y), target, known.b, max_points, generator)
         places = [np.searchsorted(rows, source), np.searchsorted(columns, target)]
-        return cls(known.x[rows], known.y[columns], a, b, np.stack(places, axis=1))
+        pairs = np.stack(places, axis=1)
+        return cls(known.x[rows], known.y[columns], a, b, pairs, rows, columns)
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+    def groups(self, labels: Any) -> Any:
+        """The labels of both clouds that are left; None where there are none."""
+        if labels is None:
+            return None
+        return tuple(np.asarray(each)[kept] for each, kept in zip(labels, self[-2:], strict=True))
 
     def arguments(self, pair_weight: NDArray[np.float64] | None) -> dict[str, Any]:
         """Arguments of ``fit``; without weights of pairs there are no pairs."""

@@ -234,7 +234,7 @@ def held_out_path(
 
 def best_choice(paths: Mapping[str, NDArray[np.float64]]) -> Choice:
     """The candidate and the step at which the error, smoothed over a few steps, is least."""
-    smooth = {name: _smoothed(path) for name, path in paths.items()}
+    smooth = {name: smoothed(path) for name, path in paths.items()}
     found = [Choice(name, int(path.argmin()), float(path.min())) for name, path in smooth.items()]
     best = min(found, key=lambda choice: choice.rmse)
     if not np.isfinite(best.rmse):
@@ -310,7 +310,7 @@ def _table(
     headers = {"name": "", "steps": "steps"} | HEADERS
     rows: list[tuple[Any, ...]] = []
     for name, path in paths.items():
-        if np.any(np.isfinite(_smoothed(path))):
+        if np.any(np.isfinite(smoothed(path))):
             best = best_choice({name: path})
             spread = divergence(model, part) if name == choice.name else None
             rows.append((name, str(best.steps), best.rmse, spread))
@@ -326,7 +326,7 @@ def _table(
     return Table(tuple(dict(zip(headers, row, strict=True)) for row in rows), headers, notes)
 
 
-def _smoothed(path: NDArray[np.float64]) -> NDArray[np.float64]:
+def smoothed(path: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mean over neighbouring steps, fewer of them at the ends."""
     width = min(_WINDOW, len(path))
     ones = np.ones(width)

@@ -1,0 +1,414 @@
+"""What `MongeMapCV.fit` does: judge candidates on held-out pairs, and fit the best on all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone as unfitted
+
+from mongefit._estimators.many import Fit, fit_many
+from mongefit._estimators.monge_map import MongeMap
+from mongefit._fitting import conditional, corrections, log_density, transport_points
+from mongefit._progress import ProgressBar
+from mongefit._runtime import double_precision
+from mongefit._transport import EntropicMap, Units
+from mongefit._validation import check_seed, check_switch
+from mongefit.errors import summarised_warnings, warn_user
+from mongefit.metrics import Table, sinkhorn_divergence
+from mongefit.metrics._energy import distances, energy_scores
+from mongefit.model_selection._choosing import (
+    Comparison,
+    Entry,
+    Loss,
+    Scoring,
+    check_scoring,
+    pick,
+    results,
+    squares,
+)
+from mongefit.model_selection._folds import (
+    Known,
+    Thinned,
+    check_max_points,
+    warn_of_few,
+)
+from mongefit.model_selection._judging import (
+    FAMILIES,
+    Family,
+    Fold,
+    HeldOut,
+    Judged,
+    join,
+    judge_family,
+)
+from mongefit.model_selection._keeping import KeptPaths
+from mongefit.model_selection._predictors import Predictor, simple_predictors
+from mongefit.model_selection._selecting import check_candidates, smoothed, stopped
+
+if TYPE_CHECKING:
+    from mongefit._estimators.chosen import MongeMapCV
+
+SAFE: dict[str, Any] = {"cost": "sqeuclidean", "epsilon": 0.05, "debias": True}
+"""Where nothing is known."""
+FOR_GROUPS: dict[str, Any] = {
+    "cost": "matrix", "diffeo": "affine", "epsilon": 0.05, "debias": True, "max_iter": 100,
+    "learning_rate": 0.02, "diffeo_learning_rate": 0.01,
+}  # fmt: skip
+"""Where groups are known, and no pairs to choose by."""
+TRAINING: dict[str, Any] = {
+    "cost": "matrix", "max_iter": 60, "learning_rate": 0.02, "diffeo_learning_rate": 0.01,
+}  # fmt: skip
+NEGLIGIBLE = 1e-2
+"""An error, relative to the spread of the targets, below which nothing needs to be better."""
+HEADERS = {
+    "name": "", "rmse": "RMSE, held out", "energy": "energy score", "divergence": "divergence",
+}  # fmt: skip
+
+
+class Best(NamedTuple):
+    """What was chosen, fitted, and what it was chosen from."""
+
+    model: MongeMap
+    score: float
+    results: dict[str, Any]
+    report: Table | None
+
+
+def fit_best(
+    settings: MongeMapCV, X: ArrayLike, Y: ArrayLike, *, pairs: Any, pair_weight: Any, clones: Any,
+    groups: Any, source_weight: Any, target_weight: Any, checkpoint: Any, resume: bool,
+) -> Best:  # fmt: skip
+    """Choose, fit and report."""
+    scoring = check_scoring(settings.scoring)
+    seed, size = check_seed(settings.random_state), check_max_points(settings.max_points)
+    check_switch(settings.normalize_weight, "normalize_weight")
+    base = MongeMap(
+        many_to_many=True, normalize_weight=settings.normalize_weight, random_state=seed,
+        strict=settings.strict, max_iter=0,
+    )  # fmt: skip
+    weights = {"source_weight": source_weight, "target_weight": target_weight}
+    if pairs is None or len(pairs) == 0:
+        warn_user(
+            "No pairs are known, so that nothing can be chosen by them: "
+            + ("the map is trained on the groups with fixed options." if groups is not None else
+               "the map is that of the squared Euclidean distance.")
+        )  # fmt: skip
+        options = SAFE if groups is None else FOR_GROUPS
+        model = base.set_params(**options, verbose=settings.verbose)
+        model.fit(X, Y, groups=groups, clones=clones, pair_weight=pair_weight, **weights)
+        return Best(model, np.nan, {}, None)
+    known = Known.of(
+        X, Y, pairs, pair_weight, clones, source_weight, target_weight,
+        several=False, normalize=settings.normalize_weight,
+    )  # fmt: skip
+    if known.n_clones < 2:
+        warn_user(
+            "All pairs belong to one clone, so that none can be held out to choose by: the map is "
+            "that of the squared Euclidean distance. Give pairs of two clones at least."
+        )
+        model = base.set_params(**SAFE).fit(X, Y, **weights)
+        return Best(model, np.nan, {}, None)
+    warn_of_few(known)
+    chooser = _Chooser.of(known, settings, scoring, seed, size)
+    kept = KeptPaths(checkpoint, resume=resume, what=chooser.arrays())
+    named = None if settings.candidates is None else check_candidates(settings.candidates)
+    stages = len(FAMILIES) + 1 if named is None else len(named)
+    with (
+        ProgressBar(stages + 1, enabled=bool(settings.verbose)) as bar,
+        kept.opened(),
+    ):
+        with summarised_warnings("fits"):
+            if named is None:
+                entries = chooser.families(kept, bar, groups)
+            else:
+                entries = chooser.candidates(named, kept, bar, groups)
+            best = chooser.pick(entries)
+        bar.describe("fitting")
+        model = base.set_params(**best.options)
+        if model.max_iter and size is not None:
+            part = chooser.part
+            model.set_params(batch_size=max(size, len(part.x), len(part.y)))
+        told: dict[str, Any] = {
+            "pairs": known.pairs, "pair_weight": known.weight, "clones": known.clone,
+            "groups": groups,
+        }  # fmt: skip
+        if model.cost == "sqeuclidean" and model.diffeo is None:
+            told = {}  # nothing to learn
+        own = kept.of_fit if model.max_iter else None
+        model.fit(X, Y, **told, **weights, checkpoint=own)
+        bar.update()
+        simple = chooser.simple()
+        report = chooser.report(entries, best, model, simple)
+    chooser.warn_if_beaten(best, simple)
+    found = results(entries, chooser.held, scoring, chooser.units.out_of, chooser.scale)
+    score = float(found["mean_test_score"][entries.index(best)])
+    return Best(model, score, found, report)
+
+
+class _Chooser(NamedTuple):
+    """What candidates are judged on."""
+
+    held: HeldOut
+    part: Thinned
+    units: Units
+    scale: float
+    scoring: Scoring | Loss
+    n_jobs: int | None
+    seed: int
+
+    @classmethod
+    def of(
+        cls, known: Known, settings: MongeMapCV, scoring: Any, seed: int, size: int | None
+    ) -> _Chooser:
+        fold = known.folds(settings.cv, seed)
+        part = Thinned.of(known, size, seed)
+        a, b = (
+            np.full(len(points), 1 / len(points)) if mass is None else mass
+            for points, mass in ((known.x, known.a), (known.y, known.b))
+        )
+        with double_precision():
+            units = Units.of(known.x, known.y, a, b)
+            x, y = (np.asarray(units.into(points), np.float64) for points in (part.x, part.y))
+            scale = float(units.scale)
+        held = HeldOut(
+            x, y, part.a, part.b, part.pairs, known.weight, known.clone, fold, distances(y, y)
+        )
+        return cls(held, part, units, scale, scoring, settings.n_jobs, seed)
+
+    def arrays(self) -> list[Any]:
+        """All that judgements depend on."""
+        held = self.held
+        return [held.x, held.y, held.a, held.b, held.pairs, held.weight, held.clone, held.fold]
+
+    def pick(self, entries: list[Entry]) -> Entry:
+        return pick(entries, self.held, self.scoring, self._out_of)
+
+    def _out_of(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(points * self.scale + np.asarray(self.units.centre))
+
+    def families(self, kept: KeptPaths, bar: ProgressBar, groups: Any) -> list[Entry]:
+        """The quadratic families in closed form, and the best of them trained."""
+        entries: list[Entry] = []
+        for family in FAMILIES:
+            bar.describe(str(family))
+            found = _recall(kept, str(family))
+            if found is None:
+                found = judge_family(family, self.held, n_jobs=self.n_jobs)
+                _keep(kept, str(family), found)
+            entries += [_entry(family, *key, judged) for key, judged in found.items()]
+            bar.update()
+        if not entries:
+            return entries
+        bar.describe("training")
+        trained = self._trained(self.pick(entries), entries, kept, groups)
+        bar.update()
+        return entries if trained is None else [*entries, trained]
+
+    def _trained(
+        self, best: Entry, entries: list[Entry], kept: KeptPaths, groups: Any
+    ) -> Entry | None:
+        """The best candidate with a matrix and the same source map, trained further."""
+        family = str(Family(best.options.get("diffeo"), "matrix"))
+        same = [entry for entry in entries if entry.family == family]
+        spread = np.mean(np.sum((self.held.truth - self.held.truth.mean(0)) ** 2, axis=1))
+        if not same or np.mean(squares(best.judged, self.held)) <= NEGLIGIBLE**2 * spread:
+            return None
+        start = self.pick(same)
+        estimator = MongeMap(**start.options | TRAINING)
+        return self._judge_trained(f"{start.name}, trained", estimator, kept, groups, patient=False)
+
+    def candidates(
+        self, named: dict[str, MongeMap], kept: KeptPaths, bar: ProgressBar, groups: Any
+    ) -> list[Entry]:
+        """Candidates of the user's own."""
+        entries = []
+        for name, estimator in named.items():
+            bar.describe(name)
+            entry = self._judge_trained(name, estimator, kept, groups, patient=True)
+            entries += [] if entry is None else [entry]
+            bar.update()
+        return entries
+
+    def _judge_trained(
+        self, name: str, estimator: MongeMap, kept: KeptPaths, groups: Any, *, patient: bool
+    ) -> Entry | None:
+        """A candidate, stopped where held-out pairs are predicted best; None if that is no gain."""
+        key = f"{name}\n{estimator.get_params(deep=False)!r}"
+        folds = list(self.held.folds())
+        if key not in kept.paths:
+            kept.put(key, self._path(estimator, folds, groups, patient=patient))
+        path = smoothed(kept.paths[key])
+        steps = int(np.argmin(path))
+        if not np.isfinite(path[steps]) or (steps == 0 and not patient):
+            return None
+        model = stopped(estimator, steps, batch_size=None)
+        own = {
+            each: value
+            for each, value in model.get_params(deep=False).items()
+            if each in estimator.get_params(deep=False) and each not in ("batch_size", "verbose")
+        }
+        found = _recall(kept, f"{key}, stopped")
+        if found is None:
+            fits = self._fits(model, folds, groups)
+            if any(failure is not None for failure in fit_many(fits)):
+                return None
+            parts = [
+                self._ask(fit.estimator.map_, fold) for fit, fold in zip(fits, folds, strict=True)
+            ]
+            found = {(0.0, False): join(parts, folds)}
+            _keep(kept, f"{key}, stopped", found)
+        title = name if steps == 0 else f"{name}, {steps} steps"
+        return Entry(title, own, name, next(iter(found.values())))
+
+    def _fits(self, model: MongeMap, folds: list[Fold], groups: Any) -> list[Fit]:
+        part = self.part
+        fits = []
+        for fold in folds:
+            arguments = {
+                "X": part.x, "Y": part.y, "pairs": part.pairs, "pair_weight": fold.weight,
+                "clones": self.held.clone, "groups": part.groups(groups),
+                "source_weight": fold.a, "target_weight": fold.b,
+            }  # fmt: skip
+            if model.cost == "sqeuclidean" and model.diffeo is None:
+                for each in ("pairs", "pair_weight", "clones", "groups"):
+                    del arguments[each]
+            fits.append(Fit(unfitted(model), arguments))
+        return fits
+
+    def _path(
+        self, estimator: MongeMap, folds: list[Fold], groups: Any, *, patient: bool
+    ) -> NDArray[np.float64]:
+        """RMSE on held-out pairs after 0, 1, … steps; infinite where a step failed."""
+        steps = int(estimator.max_iter)
+        if steps == 0:
+            return np.zeros(1)
+        model = unfitted(estimator).set_params(many_to_many=True, batch_size=None, verbose=0)
+        fits = self._fits(model, folds, groups)
+        for fit, fold in zip(fits, folds, strict=True):
+            fit.arguments["validation_pairs"] = self.part.pairs[fold.out]
+        total = np.zeros(steps + 1)
+        # Hopeless candidates are dropped after the first fold.
+        for some in ([0], range(1, len(fits))):
+            failures = fit_many([fits[k] for k in some])
+            for k, failure in zip(some, failures, strict=True):
+                error: Any = np.inf
+                if failure is None:
+                    history = fits[k].estimator.history_
+                    error = np.where(history["applied"], history["validation_rmse"], np.inf)
+                total += np.sum(folds[k].out) * error**2
+            if some == [0] and not patient and np.argmin(smoothed(total)) == 0:
+                return np.full(steps + 1, np.inf)
+        return np.asarray(np.sqrt(total / len(self.held.pairs)))
+
+    def _ask(self, fitted: EntropicMap, fold: Fold) -> Judged:
+        """What a fitted map says of a fold."""
+        rows, columns = self.part.pairs[fold.out].T
+        points, truth = self.part.x[rows], self.part.y[columns]
+        weights, moved = conditional(fitted, points), corrections(fitted, points)
+        image = np.asarray(transport_points(fitted, points, reverse=False).points, np.float64)
+        surprise = np.full(len(points), np.nan)
+        if self.scoring == "likelihood":
+            surprise = -log_density(fitted, points, truth - moved)
+        return Judged(
+            (image - np.asarray(self.units.centre)) / self.scale,
+            energy_scores(weights, self.part.y, truth - moved) / self.scale,
+            surprise,
+        )
+
+    def simple(self) -> dict[str, tuple[NDArray[np.float64], Predictor]]:
+        return simple_predictors(self.held)
+
+    def report(
+        self,
+        entries: list[Entry],
+        best: Entry,
+        model: MongeMap,
+        simple: dict[str, tuple[NDArray[np.float64], Predictor]],
+    ) -> Table:
+        """The best of each family, and the simple predictors."""
+        held, compare = self.held, Comparison(self.held.weight, self.held.clone)
+        rows: list[tuple[Any, ...]] = []
+        for family in dict.fromkeys(entry.family for entry in entries):
+            same = [entry for entry in entries if entry.family == family]
+            entry = best if best in same else self._pick_or_none(same)
+            if entry is None:
+                continue
+            spread = None
+            if entry is best:
+                spread = self._divergence(model.transform(self.part.x))
+            rmse = self.scale * np.sqrt(compare.mean(squares(entry.judged, held)))
+            rows.append((entry.name, rmse, self.scale * compare.mean(entry.judged.energy), spread))
+        for name, (predicted, predict) in simple.items():
+            missed = np.linalg.norm(predicted - held.truth, axis=1)
+            rmse, mean = np.sqrt(compare.mean(missed**2)), compare.mean(missed)
+            spread = self._divergence(self._out_of(predict(held.x)))
+            rows.append((name, self.scale * rmse, self.scale * mean, spread))
+        notes = (
+            f"{len(held.pairs)} pairs in {int(held.clone.max()) + 1} clones, held out in "
+            f"{int(held.fold.max()) + 1} folds. Chosen: {best.name}.",
+            "Divergence: Sinkhorn divergence of the mapped source from the target, of a fit to all "
+            "pairs.",
+        )
+        return Table(tuple(dict(zip(HEADERS, row, strict=True)) for row in rows), HEADERS, notes)
+
+    def _pick_or_none(self, entries: list[Entry]) -> Entry | None:
+        finite = [each for each in entries if np.all(np.isfinite(each.judged.predicted))]
+        return self.pick(finite) if finite else None
+
+    def _divergence(self, mapped: NDArray[np.float64]) -> float:
+        part = self.part
+        found = sinkhorn_divergence(mapped, part.y, source_weight=part.a, target_weight=part.b)
+        return float(found)
+
+    def warn_if_beaten(
+        self, best: Entry, simple: dict[str, tuple[NDArray[np.float64], Predictor]]
+    ) -> None:
+        """Say so where a simple predictor is better on held-out pairs."""
+        held, compare = self.held, Comparison(self.held.weight, self.held.clone)
+        errors = {
+            name: np.sum((predicted - held.truth) ** 2, axis=1)
+            for name, (predicted, _) in simple.items()
+        }
+        name = min(errors, key=lambda each: compare.mean(errors[each]))
+        own = squares(best.judged, held)
+        spread = compare.mean(np.sum((held.truth - held.truth.mean(0)) ** 2, axis=1))
+        if compare.within(own, errors[name]) or compare.mean(own) <= NEGLIGIBLE**2 * spread:
+            return
+        ours, theirs = (self.scale * np.sqrt(compare.mean(each)) for each in (own, errors[name]))
+        warn_user(
+            f"On held-out pairs the best map has an RMSE of {ours:.4g}, and {name} has "
+            f"{theirs:.4g}. Where only the predicted point matters use that; for a better map try "
+            "more pairs, other features, or scoring='rmse'."
+        )
+
+
+def _entry(family: Family, epsilon: float, debias: bool, judged: Judged) -> Entry:
+    options = {
+        "cost": family.cost, "diffeo": family.diffeo, "epsilon": epsilon, "debias": debias,
+        "max_iter": 0,
+    }  # fmt: skip
+    name = f"{family}, epsilon {epsilon:.2g}" + (", debiased" if debias else "")
+    return Entry(name, options, str(family), judged)
+
+
+def _keep(kept: KeptPaths, key: str, found: dict[tuple[float, bool], Judged]) -> None:
+    """Keep judgements as one array: of each candidate a block, of each pair a row."""
+    blocks = [
+        np.column_stack(
+            [np.full(len(each.energy), epsilon), np.full(len(each.energy), debias), *each]
+        )
+        for (epsilon, debias), each in found.items()
+    ]
+    kept.put(f"judged {key}", np.asarray(blocks, np.float64))
+
+
+def _recall(kept: KeptPaths, key: str) -> dict[tuple[float, bool], Judged] | None:
+    blocks = kept.paths.get(f"judged {key}")
+    if blocks is None:
+        return None
+    return {
+        (float(block[0, 0]), bool(block[0, 1])): Judged(block[:, 2:-2], block[:, -2], block[:, -1])
+        for block in blocks
+    }

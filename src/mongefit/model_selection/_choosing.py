@@ -1,0 +1,151 @@
+"""Choosing among maps by what they say of held-out pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit.errors import OptionError, TrainingError, did_you_mean
+from mongefit.model_selection._judging import HeldOut, Judged
+
+Scoring = Literal["energy", "rmse", "likelihood"]
+Loss = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Entry:
+    """A candidate and what it says of held-out pairs.
+
+    Attributes
+    ----------
+    name, options
+        What it is, and the options of `MongeMap` that make it.
+    family
+        Candidates of one family differ in epsilon and debiasing only.
+    judged
+        Its predictions.
+    """
+
+    name: str
+    options: dict[str, Any]
+    family: str
+    judged: Judged
+
+
+def check_scoring(scoring: Any) -> Scoring | Loss:
+    """Refuse what nothing can be judged by."""
+    if callable(scoring) or scoring in get_args(Scoring):
+        return scoring
+    raise OptionError(
+        f"scoring must be one of {', '.join(get_args(Scoring))}, or a function of (truth, "
+        f"predicted) that gives the loss of every row, got {scoring!r}."
+        + did_you_mean(str(scoring), get_args(Scoring))
+    )
+
+
+def squares(judged: Judged, known: HeldOut) -> NDArray[np.float64]:
+    """The squared error of every pair, in common units."""
+    return np.sum((judged.predicted - known.truth) ** 2, axis=1)
+
+
+def losses(
+    scoring: Scoring | Loss, judged: Judged, known: HeldOut, out_of: Callable[..., Any]
+) -> NDArray[np.float64]:
+    """The loss of every pair; ``out_of`` takes points to the units of the data."""
+    if scoring == "energy":
+        return judged.energy
+    if scoring == "likelihood":
+        return judged.surprise
+    if scoring == "rmse":
+        return squares(judged, known)
+    found = np.asarray(scoring(out_of(known.truth), out_of(judged.predicted)), np.float64)
+    if found.shape != (len(known.pairs),):
+        raise OptionError(
+            f"scoring must give a loss for every row, ({len(known.pairs)},), got shape "
+            f"{found.shape}."
+        )
+    return found
+
+
+class Comparison:
+    """Means of losses over pairs, and of their differences, with standard errors over clones."""
+
+    def __init__(self, weight: NDArray[np.float64], clone: NDArray[np.int64]):
+        self._weight: NDArray[np.float64] = weight / weight.sum()
+        self._clone = clone
+        self._size = np.bincount(clone, self._weight)
+
+    def mean(self, loss: NDArray[np.float64]) -> float:
+        return float(self._weight @ loss)
+
+    def error(self, loss: NDArray[np.float64]) -> float:
+        """The standard error of the mean."""
+        sums = np.bincount(self._clone, self._weight * (loss - self.mean(loss)))
+        count = int(np.count_nonzero(self._size))
+        return float(np.sqrt(np.sum(sums**2) * count / max(count - 1, 1)))
+
+    def within(self, loss: NDArray[np.float64], best: NDArray[np.float64]) -> bool:
+        """Whether a loss is no more than one standard error above another."""
+        away = loss - best
+        return self.mean(away) <= self.error(away)
+
+
+def pick(
+    entries: Sequence[Entry],
+    known: HeldOut,
+    scoring: Scoring | Loss,
+    out_of: Callable[..., Any],
+) -> Entry:
+    """The simplest of the candidates that cannot be told from the best; entries are in order.
+
+    What is chosen by a distribution's score is chosen among those whose RMSE cannot be told from
+    the least: with few pairs a score alone may prefer a map that misses more.
+    """
+    compare = Comparison(known.weight, known.clone)
+    missed = [squares(entry.judged, known) for entry in entries]
+    scores = [losses(scoring, entry.judged, known, out_of) for entry in entries]
+    finite = [k for k in range(len(entries)) if np.all(np.isfinite(missed[k] + scores[k]))]
+    if not finite:
+        raise TrainingError(
+            "No candidate could be judged on every fold. Try larger epsilon or smaller "
+            "learning_rate."
+        )
+    if scoring in ("energy", "likelihood"):
+        least = min(finite, key=lambda k: compare.mean(missed[k]))
+        finite = [k for k in finite if compare.within(missed[k], missed[least])]
+    best = min(finite, key=lambda k: compare.mean(scores[k]))
+    close = [k for k in finite if compare.within(scores[k], scores[best])]
+    family = entries[close[0]].family
+    same = [k for k in close if entries[k].family == family]
+    return entries[min(same, key=lambda k: compare.mean(scores[k]))]
+
+
+def results(
+    entries: Sequence[Entry],
+    known: HeldOut,
+    scoring: Scoring | Loss,
+    out_of: Callable[..., Any],
+    scale: float,
+) -> dict[str, Any]:
+    """`cv_results_`: an entry for each candidate; of scores more is better."""
+    compare = Comparison(known.weight, known.clone)
+    scores = [losses(scoring, entry.judged, known, out_of) for entry in entries]
+    mean = np.array([compare.mean(each) for each in scores])
+    unit = 1.0 if callable(scoring) or scoring == "likelihood" else scale
+    if scoring == "rmse":
+        mean = np.sqrt(mean)
+    order = np.empty(len(entries), np.int64)
+    order[np.argsort(mean, kind="stable")] = np.arange(1, len(entries) + 1)
+    return {
+        "params": [entry.options for entry in entries],
+        "name": np.array([entry.name for entry in entries]),
+        "mean_test_score": -unit * mean,
+        "rank_test_score": order,
+        "rmse": scale
+        * np.array([np.sqrt(compare.mean(squares(e.judged, known))) for e in entries]),
+        "energy": scale * np.array([compare.mean(e.judged.energy) for e in entries]),
+    }

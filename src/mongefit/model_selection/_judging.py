@@ -1,0 +1,266 @@
+"""Judging maps of quadratic costs on held-out pairs, in closed form but for their potentials.
+
+With h(z) = ½‖Bz‖² the map of a cost sends u = Φ(x) to a weighted mean of target points, so that
+everything of it is known once its potentials are. Source maps and matrices are those that training
+starts from (`mongefit._fitting.starting`). Held-out pairs have no weight in either cloud: they are
+judged as new points are, and every fold has the same shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+
+from mongefit._duals import DualProblem, NewtonDual, SymmetricDual, solve_dual
+from mongefit._fitting.starting import STARTED, Start
+from mongefit._regression import Knobs, Regression, regress
+from mongefit._runtime import double_precision, filter_jit, lapack_threads
+from mongefit.metrics._energy import energy_scores
+
+Points = NDArray[np.float64]
+
+SCALES = (64.0, 16.0, 4.0, 2.0, 1.0, 0.5, 0.25, 1 / 16)
+"""Epsilons that are tried, in units of the noise around the source map."""
+LEAST_EPSILON, MOST_EPSILON = 5e-3, 20.0
+ALPHA = 0.01
+
+
+class Family(NamedTuple):
+    """Options of `MongeMap` that say what kind of quadratic cost it is."""
+
+    diffeo: str | None
+    cost: str
+
+    def __str__(self) -> str:
+        cost = {"sqeuclidean": "squared Euclidean", "matrix": "matrix"}[self.cost]
+        return cost if self.diffeo is None else f"{cost}, {self.diffeo} source"
+
+
+FAMILIES = tuple(
+    Family(diffeo, cost)
+    for diffeo in (None, "affine", "kernel")
+    for cost in ("sqeuclidean", "matrix")
+)
+"""From the simplest on."""
+
+
+class Judged(NamedTuple):
+    """What a map says of held-out pairs, in common units.
+
+    ``predicted`` are points; ``energy`` and ``surprise`` are how well the distribution over targets
+    foretold the true one: the energy score, and −log of the density against the target's weights.
+    """
+
+    predicted: Points
+    energy: NDArray[np.float64]
+    surprise: NDArray[np.float64]
+
+
+class Fold(NamedTuple):
+    """What is known without one fold, and what is asked of it."""
+
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    out: NDArray[np.bool_]
+
+
+class HeldOut(NamedTuple):
+    """Both clouds in common units, and the pairs between them with their clones and folds."""
+
+    x: Points
+    y: Points
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    pairs: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    clone: NDArray[np.int64]
+    fold: NDArray[np.int64]
+    between: Points
+
+    @property
+    def truth(self) -> Points:
+        """The target of every pair."""
+        return self.y[self.pairs[:, 1]]
+
+    def folds(self) -> Iterator[Fold]:
+        """Every fold; points of held-out pairs have no weight."""
+        for k in range(int(self.fold.max()) + 1):
+            out = self.fold == k
+            a, b = self.a.copy(), self.b.copy()
+            a[self.pairs[out, 0]] = 0
+            b[self.pairs[out, 1]] = 0
+            if not a.any() or not b.any():  # every point is in a held-out pair
+                a, b = self.a, self.b
+            yield Fold(a / a.sum(), b / b.sum(), np.where(out, 0.0, self.weight), out)
+
+    def regression(
+        self, kind: str, weight: NDArray[np.float64], knobs: Knobs | None = None
+    ) -> Regression:
+        """A regression on pairs with these weights, its knobs chosen if None."""
+        counts = weight > 0
+        rows, columns = self.pairs[counts].T
+        points = self.x[rows], self.y[columns], weight[counts]
+        with lapack_threads(len(rows) ** 2):
+            if knobs is None:
+                return STARTED[kind](*points, self.clone[counts])
+            return regress(*points, knobs)
+
+    def start(
+        self, kind: str | None, weight: NDArray[np.float64], knobs: Knobs | None = None
+    ) -> Start:
+        """The start of one kind of source map, from pairs with these weights."""
+        rows, columns = self.pairs.T
+        return Start.of(kind, self.x[rows], self.y[columns], weight, self.clone, knobs)
+
+
+class _Latent(NamedTuple):
+    """Both clouds as a quadratic cost sees them: c(x, y) = ½‖Bu − Bv‖² with u = Φ(x), v = y."""
+
+    u: Points
+    root: Points
+
+    @classmethod
+    def of(cls, start: Start, family: Family, x: Points) -> _Latent:
+        dim = x.shape[1]
+        u = x if start.regression is None else start.regression(x)
+        matrix = start.matrix(dim, 2 * ALPHA) if family.cost == "matrix" else np.eye(dim)
+        return cls(u, np.asarray(np.linalg.cholesky(matrix), np.float64))
+
+    def epsilons(self, start: Start, known: HeldOut) -> list[float]:
+        """What to try, relative to the mean cost, from the largest on."""
+        u, v = self.u @ self.root, known.y @ self.root
+        squares = known.a @ (u * u).sum(1) + known.b @ (v * v).sum(1)
+        mean = 0.5 * squares - (known.a @ u) @ (known.b @ v)
+        noise = 0.0
+        if start.covariance is not None:
+            noise = np.trace(self.root.T @ start.covariance @ self.root) / len(self.root)
+        found = np.clip(np.multiply(SCALES, noise / mean), LEAST_EPSILON, MOST_EPSILON)
+        return [float(each) for each in np.unique(found)[::-1]]
+
+
+def _solve(u, v, a, b, epsilon, g_init):
+    """Potentials of both clouds, and of the source with itself, and whether all were found."""
+
+    def costs(left, right):
+        squares = jnp.sum(left**2, 1)[:, None] + jnp.sum(right**2, 1)
+        return jnp.maximum(0.5 * squares - left @ right.T, 0.0)
+
+    C = costs(u, v)
+    eps = epsilon * (a @ C @ b)
+    found = solve_dual(
+        DualProblem(C, a, b, eps=eps), g_init=g_init, solver=NewtonDual(), differentiate="none"
+    )
+    own = solve_dual(
+        DualProblem(costs(u, u), a, a, eps=eps), solver=SymmetricDual(), differentiate="none"
+    )
+    return found.f, found.g, own.g, eps, found.converged, own.converged
+
+
+_solve_fast = filter_jit(_solve)
+
+
+class _Soft(NamedTuple):
+    """Conditional weights of one cloud at points, and the points' own potential."""
+
+    weights: Points
+    potential: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, points: Points, others: Points, mass: Any, other: Any, eps: Any) -> _Soft:
+        squares = (points**2).sum(1)[:, None] + (others**2).sum(1) - 2 * points @ others.T
+        with np.errstate(divide="ignore"):
+            exponents = (other - 0.5 * np.maximum(squares, 0)) / eps + np.log(mass)
+        highest = exponents.max(axis=1, keepdims=True)
+        weights = np.exp(exponents - highest)
+        total = weights.sum(axis=1, keepdims=True)
+        return cls(weights / total, -eps * (highest + np.log(total))[:, 0])
+
+
+class _Answer(NamedTuple):
+    """A fold's answers without and with the correction of the bias; None where not solved."""
+
+    judged: tuple[Judged | None, Judged | None]
+    g: Any
+
+
+def _judge(known: HeldOut, latent: _Latent, fold: Fold, epsilon: float, g_init: Any) -> _Answer:
+    u, v = latent.u @ latent.root, known.y @ latent.root
+    with double_precision():
+        found = _solve_fast(u, v, fold.a, fold.b, np.float64(epsilon), g_init)
+    f, g, own, eps, converged, own_converged = map(np.asarray, found)
+    if not converged:
+        return _Answer((None, None), None)
+    rows, columns = known.pairs[fold.out].T
+    there = _Soft.of(u[rows], v, fold.b, g, eps)
+    truth = known.y[columns]
+
+    def judged(moved: Points) -> Judged:
+        image = (truth - moved) @ latent.root
+        back = _Soft.of(image, u, fold.a, f, eps).potential
+        cost = 0.5 * np.sum((u[rows] - image) ** 2, axis=1)
+        return Judged(
+            there.weights @ known.y + moved,
+            energy_scores(there.weights, known.y, truth - moved, known.between),
+            (cost - there.potential - back) / eps,
+        )
+
+    plain = judged(np.zeros_like(truth))
+    if not own_converged:
+        return _Answer((plain, None), g)
+    stays = _Soft.of(u[rows], u, fold.a, own, eps).weights @ latent.u
+    return _Answer((plain, judged(latent.u[rows] - stays)), g)
+
+
+def judge_family(
+    family: Family, known: HeldOut, *, n_jobs: int | None = None
+) -> dict[tuple[float, bool], Judged]:
+    """Every epsilon and debiasing of one family on held-out pairs.
+
+    Epsilon falls until both scores rise.
+    """
+    folds = list(known.folds())
+    whole = known.start(family.diffeo, known.weight)
+    knobs = None if whole.regression is None else whole.regression.knobs
+    starts = [known.start(family.diffeo, fold.weight, knobs) for fold in folds]
+    latents = [_Latent.of(start, family, known.x) for start in starts]
+    epsilons = _Latent.of(whole, family, known.x).epsilons(whole, known)
+    found: dict[tuple[float, bool], Judged] = {}
+    best = np.full(2, np.inf)
+    g: list[Any] = [np.zeros(len(known.y))] * len(folds)
+    with lapack_threads(len(known.x) * len(known.y)), Parallel(n_jobs, prefer="threads") as pool:
+        for epsilon in epsilons:
+            answers = pool(
+                delayed(_judge)(known, latent, fold, epsilon, start)
+                for latent, fold, start in zip(latents, folds, g, strict=True)
+            )
+            scores = []
+            for debias in (False, True):
+                parts = [answer.judged[debias] for answer in answers]
+                if any(part is None for part in parts):
+                    continue
+                joined = join(parts, folds)
+                found[epsilon, debias] = joined
+                missed = np.sum((joined.predicted - known.truth) ** 2, axis=1)
+                scores.append([known.weight @ missed, known.weight @ joined.energy])
+            if not scores or np.all(np.min(scores, axis=0) > best):
+                break
+            best = np.minimum(best, np.min(scores, axis=0))
+            g = [answer.g for answer in answers]
+    return found
+
+
+def join(parts: Any, folds: list[Fold]) -> Judged:
+    """The answers of all folds in the order of the pairs."""
+    count = len(folds[0].out)
+    predicted = np.empty((count, parts[0].predicted.shape[1]))
+    joined = Judged(predicted, np.empty(count), np.empty(count))
+    for part, fold in zip(parts, folds, strict=True):
+        for whole, piece in zip(joined, part, strict=True):
+            whole[fold.out] = piece
+    return joined

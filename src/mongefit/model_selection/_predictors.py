@@ -1,0 +1,72 @@
+"""What a sceptic would predict with: a mean, a regression, the nearest pairs, on given folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit._runtime import lapack_threads
+from mongefit.metrics._energy import distances
+from mongefit.model_selection._judging import Fold, HeldOut, Points
+
+NEIGHBOURS = (1, 2, 3, 5, 10, 20)
+
+Predictor = Callable[[Points], Points]
+
+
+def simple_predictors(known: HeldOut) -> dict[str, tuple[Points, Predictor]]:
+    """By name, what each says of held-out pairs, and its fit to all pairs."""
+    everything = Fold(known.a, known.b, known.weight, np.zeros(len(known.pairs), bool))
+    kinds: dict[str, Callable[[Fold], Predictor]] = {
+        "identity": lambda fold: lambda x: x,
+        "target mean": lambda fold: lambda x: np.tile(fold.b @ known.y, (len(x), 1)),
+    }
+    for name, kind in (("ridge on pairs", "affine"), ("kernel ridge on pairs", "kernel")):
+        kinds[name] = _regression(known, kind)
+    count = len(np.unique(known.pairs[:, 0]))
+    for k in NEIGHBOURS:
+        if k <= max(1, count // 2):
+            kinds[f"{k} nearest pairs" if k > 1 else "nearest pair"] = _nearest(known, k)
+    with lapack_threads(len(known.pairs) ** 2):
+        return {name: (_held_out(known, fit), fit(everything)) for name, fit in kinds.items()}
+
+
+def _held_out(known: HeldOut, fit: Callable[[Fold], Predictor]) -> Points:
+    predicted = np.empty_like(known.truth)
+    for fold in known.folds():
+        predicted[fold.out] = fit(fold)(known.x[known.pairs[fold.out, 0]])
+    return predicted
+
+
+def _regression(known: HeldOut, kind: str) -> Callable[[Fold], Predictor]:
+    whole = known.regression(kind, known.weight)
+
+    def fit(fold: Fold) -> Predictor:
+        return known.regression(kind, fold.weight, whole.knobs).__call__
+
+    return fit
+
+
+def _nearest(known: HeldOut, k: int) -> Callable[[Fold], Predictor]:
+    """x and the mean displacement of the k nearest paired sources."""
+
+    def fit(fold: Fold) -> Predictor:
+        counts = fold.weight > 0
+        rows, columns = known.pairs[counts].T
+        weight: NDArray[Any] = fold.weight[counts]
+        sources, which = np.unique(rows, return_inverse=True)
+        share = weight / np.bincount(which, weight)[which]
+        displacement = np.zeros((len(sources), known.x.shape[1]))
+        np.add.at(displacement, which, share[:, None] * (known.y[columns] - known.x[rows]))
+        anchors = known.x[sources]
+
+        def predict(x: Points) -> Points:
+            nearest = np.argsort(distances(x, anchors), axis=1)[:, :k]
+            return x + displacement[nearest].mean(axis=1)
+
+        return predict
+
+    return fit
