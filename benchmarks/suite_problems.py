@@ -127,25 +127,26 @@ def _storm_pairs(hours: int) -> tuple[Points, Points, Rows]:
 def snare(draw: int) -> Draw:
     """How accessible is the DNA of a cell, given its expression? Eight components of either.
 
+    Accessibility is taken in logarithms: its columns are positive and differ a hundredfold.
     Of all cells a third are new; the clouds are the others, of which a fifth of the pairs is known.
     """
     rng = np.random.default_rng(draw)
     with np.load(DATA / "snare.npz") as file:
-        x, y = (_components(file[name], 8) for name in ("rna", "atac"))
+        x, y = _components(file["rna"], 8), _components(np.log(file["atac"]), 8)
     new, rest = np.split(rng.permutation(len(x)), [len(x) // 3])
     return _one_to_one(x[rest], y[rest], np.arange(len(rest) // 5), (x[new], y[new]), rng)
 
 
 def _components(points: Points, dim: int) -> Points:
-    """Principal components, each over its standard deviation.
+    """Principal components in units of their common standard deviation.
 
     The sign of each is such that its largest entry is positive: that of LAPACK may differ from
     machine to machine.
     """
-    u, _, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
-    u = u[:, :dim]
+    u, s, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
+    u, s = u[:, :dim], s[:dim]
     largest = u[np.argmax(np.abs(u), axis=0), np.arange(dim)]
-    components: Points = u * np.sign(largest) * np.sqrt(len(u))
+    components: Points = u * np.sign(largest) * s * np.sqrt(u.size / np.sum(s**2))
     return components
 
 
