@@ -22,8 +22,8 @@ from mongefit._cli.options import (
 
 if TYPE_CHECKING:
     from mongefit._cli.inputs import Inputs
+    from mongefit._estimators.chosen import MongeMapCV
     from mongefit._estimators.monge_map import MongeMap
-    from mongefit.model_selection import Selection
 
 _MAX_DRAWN = 2000
 
@@ -39,7 +39,7 @@ _MAX_DRAWN = 2000
 )
 @click.option("-o", "--output", metavar="MODEL", required=True, help="Model file to write.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
-@click.option("--pictures", metavar="FOLDER", help="Draw map.png, cost.png and history.png there.")
+@click.option("--pictures", metavar="FOLDER", help="Draw map.png, cost.png and more there.")
 @click.option(
     "--holdout",
     type=float,
@@ -91,10 +91,12 @@ def fit(
     as file.npz:name. Model files are usually called something.mongefit.
 
     One .h5ad file in the place of both holds cells of both times, named by --time-key, --source and
-    --target. Without options of training, from --cost to --dtype, a small cost is learned from
-    their clones and stopped where clones that are held out in turn are predicted best, as
-    mongefit.single_cell.fit does. With any of them, --epsilon is 0.05 and --batch-size at least 512
-    unless given.
+    --target.
+
+    Without options of training, from --cost to --dtype, the kind of cost, epsilon and all else are
+    chosen by pairs or clones that are held out in turn, as MongeMapCV does in Python. With any of
+    them a MongeMap with these options is trained; for cells --epsilon is then 0.05 and --batch-size
+    at least 512 unless given.
     """
     if holdout is not None and not 0 <= holdout < 1:
         raise click.BadParameter("must be at least 0 and below 1.", param_hint="--holdout")
@@ -107,16 +109,18 @@ def fit(
     check_clouds(source, target, cells, pairs=pairs, weighted=weighted, learns=learns)
     check_output(output, force=force, inputs=(source, target, pairs, *weights.values()))
     trains = learns and training.get("max_iter") != 0
-    names = ["map.png", "cost.png", *(["history.png"] if trains else [])]
+    chooses = learns and not training
+    names = ["map.png", "cost.png", *(["choice.png"] if chooses else [])]
+    names += ["history.png"] if trains else []
     drawn = {} if pictures is None else check_folder(pictures, names, force=force)
 
     from mongefit._cli.inputs import hold_out, inputs_of, read_tables
 
-    taken, chooses = None, False
+    taken = None
+    options["many_to_many"] |= chooses
     if target is None:
         start_jax(console)
         taken = read_cells_of(source, cells, pairs, many_to_many=options["many_to_many"])
-        chooses = not training and taken.can_stop_early
         if not chooses:
             training = taken.suited_options() | training
         options["many_to_many"] |= taken.has_clones
@@ -130,8 +134,8 @@ def fit(
             many_to_many=options["many_to_many"],
         )
     if learns:
-        # What is chosen by held-out clones is measured on them too.
-        fraction = 0.0 if chooses and holdout is None else holdout
+        # What is chosen by held-out clones is measured on them too, and clones are few.
+        fraction = 0.0 if chooses and taken is not None and holdout is None else holdout
         inputs = hold_out(inputs, fraction, seed=options["random_state"])
     if taken is not None:
         say_cells(console, taken, source)
@@ -158,13 +162,16 @@ def fit(
         kept: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume}
         verbose = int(console.shows_progress)
         if chooses:
-            chosen = _choose(inputs, random_state=options["random_state"], verbose=verbose, **kept)
-            model = chosen.model
+            from mongefit._estimators.chosen import MongeMapCV
+
+            own = {name: options[name] for name in ("normalize_weight", "random_state", "strict")}
+            model = MongeMapCV(**own, verbose=verbose)
+            known["clones"] = None if inputs.clone is None else inputs.clone[~inputs.held_out]
         else:
             from mongefit._estimators.monge_map import MongeMap
 
             model = MongeMap(**options, **training, verbose=verbose)
-            model.fit(inputs.x, inputs.y, **known, **inputs.weights, **kept)
+        model.fit(inputs.x, inputs.y, **known, **inputs.weights, **kept)
         seconds = time.monotonic() - started
         models = {"squared_euclidean": model}
         if learns:
@@ -184,8 +191,8 @@ def fit(
         os.makedirs(pictures, exist_ok=True)
         _draw(console, drawn, titled(models, errors, columns), inputs)
 
-    if chooses:
-        console.say(f"\n{chosen}")
+    if chooses and model.report_ is not None:
+        console.say(f"\n{model.report_}")
     if errors:
         console.say(f"\n{table(errors, columns)}\n")
     console.say(health(model, seconds))
@@ -199,7 +206,7 @@ def fit(
         n_features=inputs.x.shape[1],
         n_pairs=len(inputs.pairs),
         n_held_out=int(inputs.held_out.sum()),
-        chosen=list(chosen.table.rows) if chooses else None,
+        chosen=list(model.report_.rows) if chooses and model.report_ is not None else None,
         rmse=errors,
         n_iter=model.n_iter_,
         seconds=round(seconds, 3),
@@ -208,23 +215,8 @@ def fit(
     )
 
 
-def _choose(inputs: Inputs, **options: Any) -> Selection:
-    """Stop the first candidate where held-out clones are predicted best, on what is not hidden."""
-    import itertools
-
-    from mongefit.model_selection import default_candidates, select
-
-    first = dict(itertools.islice(default_candidates().items(), 1))
-    known = inputs.knowledge
-    clone: Any = inputs.clone
-    return select(
-        first, inputs.x, inputs.y, pairs=known["pairs"], pair_weight=known["pair_weight"],
-        clones=clone[~inputs.held_out], **inputs.weights, **options,
-    )  # fmt: skip
-
-
 def _errors(
-    models: dict[str, MongeMap], inputs: Inputs, *, learns: bool
+    models: dict[str, MongeMap | MongeMapCV], inputs: Inputs, *, learns: bool
 ) -> dict[str, dict[str, float]]:
     """RMSE of each way to predict, on the pairs that were learned from and on the others."""
     import numpy as np
@@ -250,7 +242,10 @@ def _errors(
 
 
 def _draw(
-    console: Console, paths: dict[str, str], models: dict[str, MongeMap], inputs: Inputs
+    console: Console,
+    paths: dict[str, str],
+    models: dict[str, MongeMap | MongeMapCV],
+    inputs: Inputs,
 ) -> None:
     import numpy as np
 

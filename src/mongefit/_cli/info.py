@@ -110,6 +110,8 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         if "array" in value:
             return ""
+        if value.get("class") == "NonTrainable":
+            return ""
         if "class" in value:
             settings = _settings(value["fields"])
             return f"{value['class']} ({settings})" if settings else str(value["class"])

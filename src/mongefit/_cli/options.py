@@ -112,8 +112,8 @@ def _as_text(option: click.Option, key: str, value: Any, path: str) -> Any:
 
 _SIZES = {"type": whole_numbers, "metavar": "SIZES"}
 _RANGE = {"type": number_or_range, "metavar": "NUMBER|START,END"}
-_COST = {"type": click.Choice(["icnn", "conjugate_icnn", "sqeuclidean"])}
-_DIFFEO = {"type": click.Choice(["none", "shared", "separate"])}
+_COST = {"type": click.Choice(["icnn", "conjugate_icnn", "matrix", "sqeuclidean"])}
+_DIFFEO = {"type": click.Choice(["none", "affine", "kernel", "shared", "separate"])}
 _DUAL = {"type": click.Choice(["newton", "sinkhorn"])}
 _DIFFERENTIATE = {"type": click.Choice(["implicit", "unrolled"])}
 _DTYPE = {"type": click.Choice(["float64", "mixed", "float32"])}
@@ -123,13 +123,19 @@ _DTYPE = {"type": click.Choice(["float64", "mixed", "float32"])}
 _TRAINING: Options = {
     "cost": (
         _COST,
-        "Learned convex function, learned by its conjugate, or squared Euclidean.  [default: icnn]",
+        "Learned network, learned by its conjugate, learned matrix, or squared Euclidean.  "
+        "[default: icnn]",
     ),
-    "diffeo": (_DIFFEO, "Flows: none, one for both clouds, one each.  [default: none]"),
+    "diffeo": (
+        _DIFFEO,
+        "Maps of the clouds: none, of the source from the pairs, a flow for both, one each.  "
+        "[default: none]",
+    ),
     "hidden_layer_sizes": (_SIZES, "Widths of the learned function.  [default: 64,64]"),
     "symmetric": ({"default": None}, "Whether h(-z) = h(z).  [default: symmetric]"),
     "alpha": ({"type": float}, "Strong convexity of h.  [default: 0.01]"),
     "epsilon": (_RANGE, "Regularisation relative to the mean cost.  [default: 0.01]"),
+    "debias": ({"default": None}, "Whether to undo the shrinking of the map.  [default: no]"),
     "max_iter": ({"type": int}, "Training steps.  [default: 500]"),
     "batch_size": ({"type": int}, "Points of each cloud in a training step.  [default: all]"),
     "n_init": (
@@ -143,7 +149,11 @@ _TRAINING: Options = {
     "dtype": (_DTYPE, "Precision.  [default: float64]"),
 }
 
-training_options = grouped("training", _TRAINING, {"symmetric": "--symmetric/--no-symmetric"})
+training_options = grouped(
+    "training",
+    _TRAINING,
+    {"symmetric": "--symmetric/--no-symmetric", "debias": "--debias/--no-debias"},
+)
 """Gives a command the options of training as ``training``; None for those that are not given."""
 
 

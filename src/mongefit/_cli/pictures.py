@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._cli.console import Console
+from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._runtime import double_precision
-from mongefit.plotting import plot_convex, plot_history, plot_map, save_figure
+from mongefit.plotting import plot_choice, plot_convex, plot_history, plot_map, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,12 +26,12 @@ _GRID = 161
 def draw(
     console: Console,
     paths: Mapping[str, str],
-    models: Mapping[str, MongeMap],
+    models: Mapping[str, MongeMap | MongeMapCV],
     source: Points,
     target: Points,
     truth: Points | None,
 ) -> None:
-    """Draw the maps of titled models, then the cost of the last one and how it was trained.
+    """Draw the maps of titled models, then the cost of the last one and what it was chosen from.
 
     The maps have a panel each, side by side, with the same axes.
     """
@@ -45,12 +46,15 @@ def draw(
     console.written.append(paths["map.png"])
     save_cost(paths["cost.png"], model, source)
     console.written.append(paths["cost.png"])
-    if "history.png" in paths:
+    if "choice.png" in paths and getattr(model, "report_", None) is not None:
+        save_figure(plot_choice(model), paths["choice.png"])
+        console.written.append(paths["choice.png"])
+    if "history.png" in paths and model.n_iter_:
         save_figure(plot_history(model.history_), paths["history.png"])
         console.written.append(paths["history.png"])
 
 
-def save_cost(path: str, model: MongeMap, source: Points) -> None:
+def save_cost(path: str, model: MongeMap | MongeMapCV, source: Points) -> None:
     """Draw h, and the displacements that the map of the model uses at some source points.
 
     With more than two features it is drawn over the first two components, the others zero.
@@ -76,7 +80,7 @@ def save_cost(path: str, model: MongeMap, source: Points) -> None:
     save_figure(ax, path)
 
 
-def _displacements(model: MongeMap, source: Points) -> Points:
+def _displacements(model: MongeMap | MongeMapCV, source: Points) -> Points:
     """z = Φμ(x) − Φν(T(x)), in common units."""
     mapped = model.transform(source)
     cost, units = model.map_.cost, model.map_.units
@@ -85,7 +89,7 @@ def _displacements(model: MongeMap, source: Points) -> Points:
         return np.asarray(cost.latent_source(x) - cost.latent_target(y), dtype=np.float64)
 
 
-def _evaluate(model: MongeMap, z: Points) -> Points:
+def _evaluate(model: MongeMap | MongeMapCV, z: Points) -> Points:
     with double_precision():
         values = model.map_.cost.h.value(jnp.asarray(z, model.map_.x.dtype))
         return np.asarray(values, dtype=np.float64)

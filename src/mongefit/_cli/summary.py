@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mongefit._cli.console import Console
+from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._training import learns
 from mongefit.errors import ignored_warnings
@@ -22,16 +23,20 @@ _LABELS = {
 }
 
 Points = NDArray[np.float64]
+Map = MongeMap | MongeMapCV
 Errors = Mapping[str, Mapping[str, float]]
 
 
 def fit_baseline(
-    console: Console, model: MongeMap, X: ArrayLike, Y: ArrayLike, **weights: Any
+    console: Console, model: Map, X: ArrayLike, Y: ArrayLike, **weights: Any
 ) -> MongeMap:
     """The map of the squared Euclidean cost, at the epsilon that was asked of the model."""
     epsilon = model.diagnostics_["epsilon_requested"]
     baseline = MongeMap(
-        "sqeuclidean", epsilon=epsilon, normalize_weight=model.normalize_weight, dtype=model.dtype
+        "sqeuclidean",
+        epsilon=epsilon,
+        normalize_weight=model.normalize_weight,
+        dtype="float32" if model.map_.x.dtype == "float32" else "float64",
     )
     # Of the data the model has warned; the one thing that matters here is noted below.
     with ignored_warnings():
@@ -58,9 +63,7 @@ def table(rows: Errors, columns: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def titled(
-    models: Mapping[str, MongeMap], rows: Errors, columns: Mapping[str, str]
-) -> dict[str, MongeMap]:
+def titled(models: Mapping[str, Map], rows: Errors, columns: Mapping[str, str]) -> dict[str, Map]:
     """The models by the titles of their pictures, with the error in the last column if any."""
     titles = {}
     for name, model in models.items():
@@ -71,10 +74,12 @@ def titled(
     return titles
 
 
-def health(model: MongeMap, seconds: float) -> str:
+def health(model: Map, seconds: float) -> str:
     """Training and solver in one line."""
     found = model.diagnostics_
-    if found["trained"]:
+    if isinstance(model, MongeMapCV) and model.cv_results_:
+        text = f"Chosen among {len(model.cv_results_['rmse'])} candidates in {seconds:.1f} s"
+    elif found["trained"]:
         text = f"{model.n_iter_} steps in {seconds:.1f} s, {found['skipped_steps']} skipped"
     else:
         text = f"{'Untrained' if learns(model.map_.cost) else 'Solved'} in {seconds:.1f} s"

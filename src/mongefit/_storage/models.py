@@ -7,6 +7,7 @@ finds damage; it is not a signature and says nothing about who wrote the file.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 
 import mongefit
 from mongefit._convex import ConvexFunction
+from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._io import require_file
@@ -28,6 +30,7 @@ from mongefit._storage.objects import CannotSaveError, Restorer, check_classes, 
 from mongefit._transport import EntropicMap
 from mongefit._versions import recorded_versions
 from mongefit.errors import ModelFileError, warn_user
+from mongefit.metrics import Table
 
 FORMAT = "mongefit-model"
 FORMAT_VERSION = 2
@@ -69,7 +72,7 @@ class _Parts:
 
 
 def save(
-    estimator: MongeMap | EnsembleMap,
+    estimator: MongeMap | MongeMapCV | EnsembleMap,
     path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
@@ -80,6 +83,8 @@ def save(
     with double_precision():
         if isinstance(estimator, EnsembleMap):
             header = _describe_ensemble(estimator, parts)
+        elif isinstance(estimator, MongeMapCV):
+            header = _describe_choice(estimator, parts)
         else:
             header = _describe_map(estimator, "", parts)
     header |= {
@@ -101,7 +106,7 @@ def save(
 
 
 def load(path: str | os.PathLike[str], *, classes: Sequence[type] = ()) -> Any:
-    """Read an estimator that `MongeMap.save` or `EnsembleMap.save` wrote.
+    """Read an estimator that the method ``save`` of any wrote.
 
     It maps points to the same bits.
 
@@ -202,6 +207,34 @@ def _describe_ensemble(ensemble: EnsembleMap, parts: _Parts) -> dict[str, Any]:
     return header | _names(ensemble)
 
 
+def _describe_choice(estimator: MongeMapCV, parts: _Parts) -> dict[str, Any]:
+    """The map that was chosen, and beside it what it was chosen from."""
+    options = estimator.get_params(deep=False)
+    del options["candidates"]  # those of the user's own may hold anything
+    report, score = estimator.report_, estimator.best_score_
+    columns = {
+        name: list(map(_plain, column)) if name == "params" else np.asarray(column).tolist()
+        for name, column in estimator.cv_results_.items()
+    }
+    choice = {
+        "options": describe_options(options, "choice.", parts),
+        "score": score if np.isfinite(score) else None,
+        "results": columns,
+        "report": None if report is None else dataclasses.asdict(report),
+    }
+    best = _describe_map(estimator.best_estimator_, "", parts)
+    return best | {"estimator": "MongeMapCV", "choice": choice}
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as JSON, objects by their text."""
+    simple = str | float | int | bool | None
+    return {
+        name: value if isinstance(value, simple) else str(value)[:200]
+        for name, value in options.items()
+    }
+
+
 def _names(estimator: Any) -> dict[str, list[str]]:
     if not hasattr(estimator, "feature_names_in_"):
         return {}
@@ -257,8 +290,10 @@ def _check_version(name: str, header: dict[str, Any]) -> None:
         )
 
 
-def _restore(header: dict[str, Any], restorer: Restorer) -> MongeMap | EnsembleMap:
+def _restore(header: dict[str, Any], restorer: Restorer) -> MongeMap | MongeMapCV | EnsembleMap:
     kind = header["estimator"]
+    if kind == "MongeMapCV":
+        return _restore_choice(header, restorer)
     if kind == "EnsembleMap":
         return _restore_ensemble(header, restorer)
     if kind != "MongeMap":
@@ -289,6 +324,22 @@ def _restore_map(header: dict[str, Any], prefix: str, restorer: Restorer) -> Mon
     estimator.data_sha256_ = header["data_sha256"]
     estimator.n_features_in_ = header["shape"][2]
     _restore_names(estimator, header)
+    return estimator
+
+
+def _restore_choice(header: dict[str, Any], restorer: Restorer) -> MongeMapCV:
+    choice = header["choice"]
+    estimator = MongeMapCV(**_restore_options(choice["options"], restorer, None))
+    estimator._adopt(_restore_map(header, "", restorer))
+    score, report = choice["score"], choice["report"]
+    estimator.best_score_ = np.nan if score is None else float(score)
+    estimator.cv_results_ = {
+        name: column if name == "params" else np.asarray(column)
+        for name, column in choice["results"].items()
+    }
+    estimator.report_ = report and Table(
+        tuple(report["rows"]), dict(report["headers"]), tuple(report["notes"])
+    )
     return estimator
 
 

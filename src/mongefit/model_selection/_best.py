@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ TRAINING: dict[str, Any] = {
 NEGLIGIBLE = 1e-2
 """An error, relative to the spread of the targets, below which nothing needs to be better."""
 HEADERS = {
-    "name": "", "rmse": "RMSE, held out", "energy": "energy score", "divergence": "divergence",
+    "name": "held-out pairs", "rmse": "RMSE", "energy": "energy", "divergence": "divergence",
 }  # fmt: skip
 
 
@@ -137,7 +138,10 @@ def fit_best(
         if model.cost == "sqeuclidean" and model.diffeo is None:
             told = {}  # nothing to learn
         own = kept.of_fit if model.max_iter else None
-        model.fit(X, Y, **told, **weights, checkpoint=own)
+        with warnings.catch_warnings():
+            # At this very epsilon it predicts what was held out.
+            warnings.filterwarnings("ignore", message="The plan falls into")
+            model.fit(X, Y, **told, **weights, checkpoint=own)
         bar.update()
         simple = chooser.simple()
         report = chooser.report(entries, best, model, simple)
@@ -339,19 +343,23 @@ class _Chooser(NamedTuple):
             if entry is best:
                 spread = self._divergence(model.transform(self.part.x))
             rmse = self.scale * np.sqrt(compare.mean(squares(entry.judged, held)))
-            rows.append((entry.name, rmse, self.scale * compare.mean(entry.judged.energy), spread))
+            energy = self.scale * compare.mean(entry.judged.energy)
+            chosen = entry is best
+            rows.append((family, rmse, energy, spread, "candidate", entry.name, chosen))
         for name, (predicted, predict) in simple.items():
             missed = np.linalg.norm(predicted - held.truth, axis=1)
             rmse, mean = np.sqrt(compare.mean(missed**2)), compare.mean(missed)
             spread = self._divergence(self._out_of(predict(held.x)))
-            rows.append((name, self.scale * rmse, self.scale * mean, spread))
+            rows.append((name, self.scale * rmse, self.scale * mean, spread, "simple", name, False))
         notes = (
             f"{len(held.pairs)} pairs in {int(held.clone.max()) + 1} clones, held out in "
             f"{int(held.fold.max()) + 1} folds. Chosen: {best.name}.",
+            "Of each family the best candidate. Energy: the energy score, in the units of the data. "
             "Divergence: Sinkhorn divergence of the mapped source from the target, of a fit to all "
             "pairs.",
         )
-        return Table(tuple(dict(zip(HEADERS, row, strict=True)) for row in rows), HEADERS, notes)
+        keys = (*HEADERS, "kind", "what", "chosen")
+        return Table(tuple(dict(zip(keys, row, strict=True)) for row in rows), HEADERS, notes)
 
     def _pick_or_none(self, entries: list[Entry]) -> Entry | None:
         finite = [each for each in entries if np.all(np.isfinite(each.judged.predicted))]

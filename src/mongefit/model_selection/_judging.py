@@ -37,7 +37,7 @@ class Family(NamedTuple):
     cost: str
 
     def __str__(self) -> str:
-        cost = {"sqeuclidean": "squared Euclidean", "matrix": "matrix"}[self.cost]
+        cost = {"sqeuclidean": "Euclidean", "matrix": "matrix"}[self.cost]
         return cost if self.diffeo is None else f"{cost}, {self.diffeo} source"
 
 

@@ -9,6 +9,7 @@ from mongefit.plotting._displacements import plot_displacements as plot_displace
 from mongefit.plotting._explanations import plot_curvature as plot_curvature
 from mongefit.plotting._explanations import plot_directions as plot_directions
 from mongefit.plotting._figures import save_figure as save_figure
+from mongefit.plotting._history import plot_choice as plot_choice
 from mongefit.plotting._history import plot_history as plot_history
 from mongefit.plotting._history import plot_selection as plot_selection
 from mongefit.plotting._maps import plot_map as plot_map

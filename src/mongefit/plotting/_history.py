@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
+    from mongefit._estimators.chosen import MongeMapCV
     from mongefit.model_selection import Selection
 
 _REFERENCES = {"squared Euclidean": "--", "ridge on pairs": "-.", "target mean": ":"}
@@ -79,6 +80,41 @@ def plot_selection(
         linestyle="none", label="chosen", zorder=3,
     )  # fmt: skip
     ax.set(xlabel="training steps", ylabel="RMSE, held-out pairs")
+    finish(ax, title)
+    return ax
+
+
+def plot_choice(model: MongeMapCV, *, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Draw the error on held-out pairs of every family of candidates, and of simple predictors.
+
+    Parameters
+    ----------
+    model
+        A fitted `MongeMapCV` that had pairs to choose by.
+    ax, title
+        As for `plot_map`.
+    """
+    report = getattr(model, "report_", None)
+    if report is None:
+        raise DataError("This model was not chosen by held-out pairs: there is nothing to draw.")
+    rows = report.rows[::-1]
+    ax = new_axes((6.4, 0.6 + 0.27 * len(rows))) if ax is None else ax
+    kinds = (
+        ("simple predictor", GREY, "s", lambda row: row["kind"] == "simple"),
+        ("map", BLUE, "o", lambda row: row["kind"] == "candidate" and not row["chosen"]),
+        ("chosen", VERMILLION, "D", lambda row: row["chosen"]),
+    )
+    for label, colour, marker, belongs in kinds:
+        found = [(row["rmse"], at) for at, row in enumerate(rows) if belongs(row)]
+        if found:
+            ax.plot(*zip(*found, strict=True), marker, color=colour, label=label, linestyle="none")
+    ax.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize="small")
+    ax.set_xlabel("RMSE, held-out pairs")
+    ax.grid(axis="y", linewidth=0.4, color="0.9")
+    ax.set_axisbelow(True)
+    errors = np.array([row["rmse"] for row in rows])
+    if errors.min() > 0 and errors.max() > 20 * errors.min():
+        ax.set_xscale("log")
     finish(ax, title)
     return ax
 

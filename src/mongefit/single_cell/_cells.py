@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit.errors import DataError, Option, OptionError, did_you_mean, noted_warnings, warn_user
-from mongefit.model_selection import default_candidates
-from mongefit.model_selection._folds import FEW_CLONES
 from mongefit.single_cell._columns import Times, check_adata, listed, obs_labels, obs_weights
 from mongefit.single_cell._representation import Fingerprint, Representation, choose_representation
 
@@ -69,28 +67,16 @@ class Cells:
             "source_weight": self.a, "target_weight": self.b,
         }  # fmt: skip
 
-    @property
-    def can_stop_early(self) -> bool:
-        """Whether there are enough clones, and nothing but clones, to choose by."""
-        clone = None if self.known is None else self.known.clone
-        return clone is not None and self.groups is None and clone.max() + 1 >= FEW_CLONES
-
     def suited_options(self) -> dict[str, Any]:
-        """Options of `MongeMap` that suit cells, where the user has not chosen any.
+        """Options of `MongeMap` that suit cells, for those who choose others themselves.
 
         Cells are noisy, which asks for a larger epsilon, and many, which asks for batches: these
-        hold all cells that something is known of, and others. A cost learns clones by heart unless
-        it is small and training short.
+        hold all cells that something is known of, and others.
         """
         known = [set() if self.known is None else set(self.known.pairs[:, k]) for k in (0, 1)]
         for side, labels in zip(known, self.groups or (), strict=False):
             side.update(row for row, label in enumerate(labels) if label is not None)
-        size = {"batch_size": max(_BATCH, max(map(len, known)) + _BATCH // 2)}
-        if not self.has_clones:
-            return {"epsilon": 0.05} | size
-        candidate = next(iter(default_candidates().values())).get_params(deep=False)
-        names = ("hidden_layer_sizes", "symmetric", "epsilon", "learning_rate", "dtype")
-        return {name: candidate[name] for name in names} | {"max_iter": 40} | size
+        return {"epsilon": 0.05, "batch_size": max(_BATCH, max(map(len, known)) + _BATCH // 2)}
 
 
 def take_cells(

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from sklearn.base import clone as unfitted
 
 import mongefit
+from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._storage import Section, describe_options, load_with_cells, save
 from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, ModelFileError, Option, OptionError
-from mongefit.model_selection import CrossValidation, Selection, default_candidates
+from mongefit.model_selection import CrossValidation, Selection
 from mongefit.model_selection import cross_validate as validate
 from mongefit.model_selection import select as choose
 from mongefit.single_cell._cells import Cells, take_cells
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from mongefit._io import StrPath
 
+    Model = MongeMap | MongeMapCV | EnsembleMap
     Candidates = MongeMap | Sequence[MongeMap] | Mapping[str, MongeMap] | None
 
 
@@ -49,7 +51,7 @@ class SingleCellMap:
         Array of obsm, X, or components of X with their mean and loadings.
     """
 
-    model: MongeMap | EnsembleMap
+    model: Model
     times: Times
     representation: Representation
 
@@ -89,7 +91,8 @@ def fit(
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     groups_key: str | None = None,
     weight_key: str | None = None,
-    model: MongeMap | EnsembleMap | None = None,
+    model: Model | None = None,
+    verbose: int = 0,
 ) -> SingleCellMap:
     """Learn a map from the cells of one time to those of another; ``adata`` is left alone.
 
@@ -120,32 +123,32 @@ def fit(
         Column of obs with weights of cells, non-negative; those of each time are divided by their
         sum. By default all cells of a time weigh the same.
     model
-        What to fit: an estimator with options, which is itself not changed; an `EnsembleMap` tells
-        how sure it is. By default, from ten clones on, the first of
-        `mongefit.model_selection.default_candidates`, stopped where held-out clones are predicted
-        best; with fewer clones stopped after 40 steps; without any ``MongeMap(epsilon=0.05)``. In
-        batches of at least 512 cells.
+        What to fit: an estimator with options, which is itself not changed; by default
+        ``MongeMapCV()``, whose options are chosen by clones or pairs that were held out. An
+        `EnsembleMap` tells how sure it is.
+    verbose
+        With 1, a progress bar on stderr; without ``model``, which has its own.
 
     Notes
     -----
     In ``pair_key`` and ``groups_key`` the missing values of pandas, −1 and words such as "unknown"
     mark cells of which nothing is known.
     """
-    if not isinstance(model, MongeMap | EnsembleMap | None):
+    if not isinstance(model, MongeMap | MongeMapCV | EnsembleMap | None):
         raise OptionError(
-            f"model must be a MongeMap or an EnsembleMap, got {type(model).__name__}."
+            f"model must be a MongeMap, a MongeMapCV or an EnsembleMap, got {type(model).__name__}."
         )
-    many_to_many = isinstance(model, EnsembleMap) or (model is not None and model.many_to_many)
+    many_to_many = not isinstance(model, MongeMap) or model.many_to_many
     cells = take_cells(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
         n_components=n_components, pair_key=pair_key, pairs=pairs, groups_key=groups_key,
         weight_key=weight_key, many_to_many=many_to_many,
     )  # fmt: skip
-    return with_origin(_fit(cells, model), cells)
+    return with_origin(_fit(cells, MongeMapCV(verbose=verbose) if model is None else model), cells)
 
 
-def _fit(cells: Cells, model: MongeMap | EnsembleMap | None) -> MongeMap | EnsembleMap:
-    """Fit an estimator to cells, or what suits them best."""
+def _fit(cells: Cells, model: Model) -> Model:
+    """Fit an estimator to cells."""
     known = cells.known_pairs()
     if isinstance(model, EnsembleMap):
         if cells.groups is not None or cells.known is None:
@@ -154,20 +157,16 @@ def _fit(cells: Cells, model: MongeMap | EnsembleMap | None) -> MongeMap | Ensem
                 pair_key=Option("pair_key"),
             )
         return unfitted(model).fit(cells.x, cells.y, **known)
-    if model is None and cells.can_stop_early:
-        name, candidate = next(iter(default_candidates().items()))
-        return choose({name: candidate}, cells.x, cells.y, **known).model
-    options = cells.suited_options() if model is None else model.get_params(deep=False)
-    if cells.has_clones:
+    options = model.get_params(deep=False)
+    if isinstance(model, MongeMap) and cells.has_clones:
         options["many_to_many"] = True
-    del known["clones"]
-    estimator = (MongeMap if model is None else type(model))(**options)
+    estimator = type(model)(**options)
     return estimator.fit(cells.x, cells.y, groups=cells.groups, **known)
 
 
-def with_origin(model: MongeMap | EnsembleMap, cells: Cells) -> SingleCellMap:
+def with_origin(model: Model, cells: Cells) -> SingleCellMap:
     """A model that was fitted to cells, with where these came from."""
-    if isinstance(model, MongeMap):
+    if not isinstance(model, EnsembleMap):
         model.diagnostics_["input_warnings"][:0] = cells.warnings
     return SingleCellMap(model, cells.times, cells.representation)
 
@@ -355,6 +354,8 @@ def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
     """What uns says of a result: text, numbers and arrays, which h5ad can write."""
     fitted = model.model
     one = fitted.members_[0] if isinstance(fitted, EnsembleMap) else fitted
+    if isinstance(one, MongeMapCV):
+        one = one.best_estimator_
     options = describe_options(one.get_params(deep=False))
     record = {
         "time_key": model.times.key,
