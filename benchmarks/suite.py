@@ -56,9 +56,9 @@ def run(
             for method in methods:
                 if method in missing or done.get((problem, number, method)) == data:
                     continue
-                where = {"problem": problem, "draw": number, "method": method, "data": data}
+                where: Record = {"problem": problem, "draw": number, "method": method, "data": data}
                 try:
-                    record = where | judge(method, draw)
+                    record: Record = where | judge(method, draw)
                 except Unavailable as reason:
                     missing[method] = str(reason)
                     continue
@@ -69,8 +69,8 @@ def run(
                     f"energy {_shown(record['energy']):>9}  {record['seconds']:7.1f} s",
                     flush=True,
                 )
-    for method, reason in missing.items():
-        print(f"{method} was left out. {reason}")
+    for method, why in missing.items():
+        print(f"{method} was left out. {why}")
 
 
 def judge(method: str, draw: Draw) -> Record:
@@ -212,7 +212,7 @@ class Results:
             f"Fewer than {DRAWS} draws of some methods": partial,
             "Different data for different methods, run again": mixed,
         }
-        return [f"{text}: {', '.join(names)}." for text, names in said.items() if names]
+        return [f"{text}: {'; '.join(names)}." for text, names in said.items() if names]
 
 
 def tables(results: Results, method: str) -> list[tuple[str, Table]]:
@@ -234,7 +234,7 @@ def tables(results: Results, method: str) -> list[tuple[str, Table]]:
 
 def ratios(results: Results, method: str) -> Table:
     compared = {measure: results.all_compared(method, measure) for measure in MEASURES}
-    shown = {measure: each for measure, each in compared.items() if each}
+    shown = {measure: found for measure, found in compared.items() if found}
     rows = []
     for problem in results.problems:
         cells: Record = {"problem": problem}
@@ -254,8 +254,8 @@ def ratios(results: Results, method: str) -> Table:
         "Ratio of the means over the draws [least, greatest of a draw]. The best simple predictor "
         "is that with the least mean; MLP is not among them.",
     ]
-    for measure, each in shown.items():
-        notes += _summary(MEASURES[measure], list(each.values()))
+    for measure, found in shown.items():
+        notes += _summary(MEASURES[measure], list(found.values()))
     for name in ("MLP", "MongeMap"):
         if name in results.methods and name != method:
             notes += _beside(results, name)
@@ -276,8 +276,8 @@ def _summary(title: str, compared: list[Compared]) -> list[str]:
     exact = [f"{each.problem} ({each.best})" for each in compared if each.ratio is None]
     if exact:
         notes.append(
-            f"{title}: solved exactly by a simple predictor, which leaves no ratio, and not counted "
-            f"in the median nor in the worst: {', '.join(exact)}."
+            f"{title}: solved exactly by a simple predictor, which leaves no ratio, and left "
+            f"out of the median and the worst: {'; '.join(exact)}."
         )
     return notes
 
@@ -374,7 +374,7 @@ def draw_figure(results: Results, method: str, path: str) -> None:
         ax.xaxis.set_major_locator(FixedLocator([t for t in ticks if low <= t <= high]))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.set_xlabel(f"{title}, over that of the best simple predictor")
+        ax.set_xlabel(f"{title} over best simple predictor")
         ax.grid(axis="y", color=GREY, alpha=0.3)
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize="x-small", loc="lower center", ncols=2,

@@ -170,7 +170,9 @@ def _kernel_ridges(known: Known) -> Iterable[RegressorMixin]:
 
 def _networks(known: Known) -> Iterable[RegressorMixin]:
     return (
-        MLPRegressor((64, 64), alpha=penalty, solver="lbfgs", max_iter=300, random_state=0)
+        MLPRegressor(
+            hidden_layer_sizes=(64, 64), alpha=penalty, solver="lbfgs", max_iter=300, random_state=0
+        )
         for penalty in PENALTIES
     )
 

@@ -27,7 +27,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ from mongefit import datasets
 
 Points = NDArray[np.float64]
 Rows = NDArray[np.int64]
+
+Family = Literal["power", "mahalanobis", "icnn"]
+FAMILIES: tuple[Family, ...] = ("power", "mahalanobis", "icnn")
 
 DRAWS = 5
 DATA = Path(
@@ -127,7 +130,9 @@ def _storm_pairs(hours: int) -> tuple[Points, Points, Rows]:
 def snare(draw: int) -> Draw:
     """How accessible is the DNA of a cell, given its expression? Eight components of either.
 
-    Accessibility is taken in logarithms: its columns are positive and differ a hundredfold.
+    Accessibility is taken in logarithms: it is positive and its columns differ tenfold in spread.
+    Of fourteen ways to scale both sides this is among those that bring ridge regression closest to
+    the RMSE that issue 22 gives for it, 1.997. No learned map was tried on any of them.
     Of all cells a third are new; the clouds are the others, of which a fifth of the pairs is known.
     """
     rng = np.random.default_rng(draw)
@@ -222,7 +227,7 @@ def _limited(dim: int, n: int, m: int) -> Callable[[int], Draw]:
     return make
 
 
-def _true_cost(family: str, dim: int) -> Callable[[int], Draw]:
+def _true_cost(family: Family, dim: int) -> Callable[[int], Draw]:
     """A true map for a true cost; as elsewhere, one on which squared Euclidean errs twice as much
     as the true cost does."""
 
@@ -237,7 +242,7 @@ def _true_cost(family: str, dim: int) -> Callable[[int], Draw]:
 
 
 @functools.cache
-def _drawn(family: str, dim: int, draw: int) -> datasets.GroundTruth:
+def _drawn(family: Family, dim: int, draw: int) -> datasets.GroundTruth:
     return datasets.draw_ground_truth(family, dim, seed=draw).problem
 
 
@@ -291,7 +296,7 @@ PROBLEMS: dict[str, Callable[[int], Draw]] = {
     "limited pairs 6-d": _limited(6, 256, 320),
     **{
         f"true cost {family} {dim}-d": _true_cost(family, dim)
-        for family in ("power", "mahalanobis", "icnn")
+        for family in FAMILIES
         for dim in (2, 5, 10)
     },
     "rotation 2-d": _rotation(2),

@@ -25,6 +25,7 @@ from mongefit.model_selection._choosing import (
     Loss,
     Scoring,
     check_scoring,
+    negligible,
     pick,
     results,
     squares,
@@ -61,8 +62,6 @@ FOR_GROUPS: dict[str, Any] = {
 TRAINING: dict[str, Any] = {
     "cost": "matrix", "max_iter": 60, "learning_rate": 0.02, "diffeo_learning_rate": 0.01,
 }  # fmt: skip
-NEGLIGIBLE = 1e-2
-"""An error, relative to the spread of the targets, below which nothing needs to be better."""
 HEADERS = {
     "name": "held-out pairs", "rmse": "RMSE", "energy": "energy", "divergence": "divergence",
 }  # fmt: skip
@@ -216,8 +215,9 @@ class _Chooser(NamedTuple):
         """The best candidate with a matrix and the same source map, trained further."""
         family = str(Family(best.options.get("diffeo"), "matrix"))
         same = [entry for entry in entries if entry.family == family]
-        spread = np.mean(np.sum((self.held.truth - self.held.truth.mean(0)) ** 2, axis=1))
-        if not same or np.mean(squares(best.judged, self.held)) <= NEGLIGIBLE**2 * spread:
+        compare = Comparison(self.held.weight, self.held.clone)
+        missed = compare.mean(squares(best.judged, self.held))
+        if not same or missed <= negligible(self.held, compare):
             return None
         start = self.pick(same)
         estimator = MongeMap(**start.options | TRAINING)
@@ -381,8 +381,7 @@ class _Chooser(NamedTuple):
         }
         name = min(errors, key=lambda each: compare.mean(errors[each]))
         own = squares(best.judged, held)
-        spread = compare.mean(np.sum((held.truth - held.truth.mean(0)) ** 2, axis=1))
-        if compare.within(own, errors[name]) or compare.mean(own) <= NEGLIGIBLE**2 * spread:
+        if compare.within(own, errors[name]) or compare.mean(own) <= negligible(held, compare):
             return
         ours, theirs = (self.scale * np.sqrt(compare.mean(each)) for each in (own, errors[name]))
         warn_user(

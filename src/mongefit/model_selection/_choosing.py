@@ -94,6 +94,12 @@ class Comparison:
         return self.mean(away) <= self.error(away)
 
 
+def negligible(known: HeldOut, compare: Comparison) -> float:
+    """The mean square below which no error needs to be smaller: a ten-thousandth of the spread."""
+    centre = known.truth.mean(axis=0)
+    return 1e-4 * compare.mean(np.sum((known.truth - centre) ** 2, axis=1))
+
+
 def pick(
     entries: Sequence[Entry],
     known: HeldOut,
@@ -101,6 +107,8 @@ def pick(
     out_of: Callable[..., Any],
 ) -> Entry:
     """The simplest of the candidates that cannot be told from the best; entries are in order.
+
+    The same goes for those whose error is negligible.
 
     What is chosen by a distribution's score is chosen among those whose RMSE cannot be told from
     the least: with few pairs a score alone may prefer a map that misses more.
@@ -114,6 +122,10 @@ def pick(
             "No candidate could be judged on every fold. Try larger epsilon or smaller "
             "learning_rate."
         )
+    exact = [k for k in finite if compare.mean(missed[k]) <= negligible(known, compare)]
+    if exact:
+        same = [k for k in exact if entries[k].family == entries[exact[0]].family]
+        return entries[min(same, key=lambda k: compare.mean(scores[k]))]
     if scoring in ("energy", "likelihood"):
         least = min(finite, key=lambda k: compare.mean(missed[k]))
         finite = [k for k in finite if compare.within(missed[k], missed[least])]
