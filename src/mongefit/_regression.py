@@ -23,6 +23,8 @@ WIDTHS = (0.5, 1.0, 2.0)
 # How much more freely the linear part moves than the kernel part.
 LINEAR = (0.0, 1.0, 30.0)
 MOST_ANCHORS = 1000
+# Pairs up to which cross-validation is repeated with other folds, and how often.
+_FEW, _REPEATS = 200, 4
 
 
 class Knobs(NamedTuple):
@@ -148,14 +150,16 @@ def _choose(
         _, width, linear = every[0]
         return regress(x, y, weight, Knobs(True, width, linear, np.inf))
     missed = np.zeros((len(every), len(STRENGTHS)))
-    for out in folds(groups, 5):
+    # What few pairs say depends on how they are divided.
+    several = _REPEATS if len(x) <= _FEW else 1
+    for out in itertools.chain(*(folds(groups, 5, seed) for seed in range(several))):
         for k, (moves, width, linear) in enumerate(every):
             part = _Solved.of(x[~out], y[~out], weight[~out], moves, width, linear)
             missed[k] += part.errors(x[out], y[out], weight[out])
     # Of those that are equal but for rounding the strongest.
     at, strength = np.unravel_index(np.argmin(missed[:, ::-1]), missed.shape)
     knobs = Knobs(*every[int(at)], float(STRENGTHS[::-1][strength]))
-    error = float(np.sqrt(missed.min() / weight.sum()))
+    error = float(np.sqrt(missed.min() / (several * weight.sum())))
     return regress(x, y, weight, knobs)._replace(error=error)
 
 

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone as unfitted
 
-from mongefit._estimators.many import Fit, fit_many
 from mongefit._estimators.monge_map import MongeMap
-from mongefit._fitting import conditional, corrections, log_density, transport_points
 from mongefit._progress import ProgressBar
 from mongefit._runtime import double_precision
-from mongefit._transport import EntropicMap, Units
+from mongefit._transport import Units
 from mongefit._validation import check_seed, check_switch
 from mongefit.errors import summarised_warnings, warn_user
 from mongefit.metrics import Table, sinkhorn_divergence
-from mongefit.metrics._energy import distances, energy_scores
+from mongefit.metrics._energy import distances
 from mongefit.model_selection._choosing import (
     Comparison,
     Entry,
@@ -31,6 +28,7 @@ from mongefit.model_selection._choosing import (
     squares,
 )
 from mongefit.model_selection._folds import (
+    FEW_CLONES,
     Known,
     Thinned,
     check_max_points,
@@ -39,15 +37,14 @@ from mongefit.model_selection._folds import (
 from mongefit.model_selection._judging import (
     FAMILIES,
     Family,
-    Fold,
     HeldOut,
     Judged,
-    join,
     judge_family,
 )
 from mongefit.model_selection._keeping import KeptPaths
 from mongefit.model_selection._predictors import Predictor, simple_predictors
-from mongefit.model_selection._selecting import check_candidates, smoothed, stopped
+from mongefit.model_selection._selecting import check_candidates
+from mongefit.model_selection._training import Trainer, keep, recall
 
 if TYPE_CHECKING:
     from mongefit._estimators.chosen import MongeMapCV
@@ -60,8 +57,12 @@ FOR_GROUPS: dict[str, Any] = {
 }  # fmt: skip
 """Where groups are known, and no pairs to choose by."""
 TRAINING: dict[str, Any] = {
-    "cost": "matrix", "max_iter": 60, "learning_rate": 0.02, "diffeo_learning_rate": 0.01,
+    "max_iter": 100, "learning_rate": 0.02, "diffeo_learning_rate": 0.01,
 }  # fmt: skip
+HOPELESS = 1.1
+"""How much larger the error of a trained candidate may be on the first fold than the best's."""
+REPEATS, MANY_CLONES = 3, 40
+"""How often the pairs are divided into folds, with fewer clones than these."""
 HEADERS = {
     "name": "held-out pairs", "rmse": "RMSE", "energy": "energy", "divergence": "divergence",
 }  # fmt: skip
@@ -120,10 +121,17 @@ def fit_best(
         kept.opened(),
     ):
         with summarised_warnings("fits"):
+            training = Trainer(
+                chooser.held, chooser.part, chooser.units, scoring, seed, kept, groups
+            )
             if named is None:
-                entries = chooser.families(kept, bar, groups)
+                entries = chooser.families(kept, bar, training)
             else:
-                entries = chooser.candidates(named, kept, bar, groups)
+                entries = []
+                for name, estimator in named.items():
+                    bar.describe(name)
+                    entries += training.judge(name, estimator)
+                    bar.update()
             best = chooser.pick(entries)
         bar.describe("fitting")
         model = base.set_params(**best.options)
@@ -165,7 +173,9 @@ class _Chooser(NamedTuple):
     def of(
         cls, known: Known, settings: MongeMapCV, scoring: Any, seed: int, size: int | None
     ) -> _Chooser:
-        fold = known.folds(settings.cv, seed)
+        # What a few pairs say depends on how they are divided.
+        times = REPEATS if FEW_CLONES <= known.n_clones < MANY_CLONES else 1
+        fold = [known.folds(settings.cv, seed + k) for k in range(times)]
         part = Thinned.of(known, size, seed)
         a, b = (
             np.full(len(points), 1 / len(points)) if mass is None else mass
@@ -176,8 +186,9 @@ class _Chooser(NamedTuple):
             x, y = (np.asarray(units.into(points), np.float64) for points in (part.x, part.y))
             scale = float(units.scale)
         held = HeldOut(
-            x, y, part.a, part.b, part.pairs, known.weight, known.clone, fold, distances(y, y)
-        )
+            x, y, part.a, part.b, part.pairs, known.weight, known.clone, np.stack(fold),
+            distances(y, y),
+        )  # fmt: skip
         return cls(held, part, units, scale, scoring, settings.n_jobs, seed)
 
     def arrays(self) -> list[Any]:
@@ -191,135 +202,37 @@ class _Chooser(NamedTuple):
     def _out_of(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(points * self.scale + np.asarray(self.units.centre))
 
-    def families(self, kept: KeptPaths, bar: ProgressBar, groups: Any) -> list[Entry]:
-        """The quadratic families in closed form, and the best of them trained."""
+    def families(self, kept: KeptPaths, bar: ProgressBar, training: Trainer) -> list[Entry]:
+        """The quadratic families in closed form, and those with a matrix trained further."""
         entries: list[Entry] = []
         for family in FAMILIES:
             bar.describe(str(family))
-            found = _recall(kept, str(family))
+            found = recall(kept, str(family))
             if found is None:
                 found = judge_family(family, self.held, n_jobs=self.n_jobs)
-                _keep(kept, str(family), found)
+                keep(kept, str(family), found)
             entries += [_entry(family, *key, judged) for key, judged in found.items()]
             bar.update()
         if not entries:
             return entries
+        best, compare = self.pick(entries), Comparison(self.held)
         bar.describe("training")
-        trained = self._trained(self.pick(entries), entries, kept, groups)
+        if compare.mean(squares(best.judged, self.held)) > negligible(self.held, compare):
+            hopeless = HOPELESS * self._first_fold(best)
+            for diffeo in dict.fromkeys(family.diffeo for family in FAMILIES):
+                name = str(Family(diffeo, "matrix"))
+                if same := [entry for entry in entries if entry.family == name]:
+                    start = self._pick_or_none(same)
+                    if start is not None:
+                        estimator = MongeMap(**start.options | TRAINING)
+                        entries += training.judge(f"{name}, trained", estimator, hopeless)
         bar.update()
-        return entries if trained is None else [*entries, trained]
-
-    def _trained(
-        self, best: Entry, entries: list[Entry], kept: KeptPaths, groups: Any
-    ) -> Entry | None:
-        """The best candidate with a matrix and the same source map, trained further."""
-        family = str(Family(best.options.get("diffeo"), "matrix"))
-        same = [entry for entry in entries if entry.family == family]
-        compare = Comparison(self.held.weight, self.held.clone)
-        missed = compare.mean(squares(best.judged, self.held))
-        if not same or missed <= negligible(self.held, compare):
-            return None
-        start = self.pick(same)
-        estimator = MongeMap(**start.options | TRAINING)
-        return self._judge_trained(f"{start.name}, trained", estimator, kept, groups, patient=False)
-
-    def candidates(
-        self, named: dict[str, MongeMap], kept: KeptPaths, bar: ProgressBar, groups: Any
-    ) -> list[Entry]:
-        """Candidates of the user's own."""
-        entries = []
-        for name, estimator in named.items():
-            bar.describe(name)
-            entry = self._judge_trained(name, estimator, kept, groups, patient=True)
-            entries += [] if entry is None else [entry]
-            bar.update()
         return entries
 
-    def _judge_trained(
-        self, name: str, estimator: MongeMap, kept: KeptPaths, groups: Any, *, patient: bool
-    ) -> Entry | None:
-        """A candidate, stopped where held-out pairs are predicted best; None if that is no gain."""
-        key = f"{name}\n{estimator.get_params(deep=False)!r}"
-        folds = list(self.held.folds())
-        if key not in kept.paths:
-            kept.put(key, self._path(estimator, folds, groups, patient=patient))
-        path = smoothed(kept.paths[key])
-        steps = int(np.argmin(path))
-        if not np.isfinite(path[steps]) or (steps == 0 and not patient):
-            return None
-        model = stopped(estimator, steps, batch_size=None)
-        own = {
-            each: value
-            for each, value in model.get_params(deep=False).items()
-            if each in estimator.get_params(deep=False) and each not in ("batch_size", "verbose")
-        }
-        found = _recall(kept, f"{key}, stopped")
-        if found is None:
-            fits = self._fits(model, folds, groups)
-            if any(failure is not None for failure in fit_many(fits)):
-                return None
-            parts = [
-                self._ask(fit.estimator.map_, fold) for fit, fold in zip(fits, folds, strict=True)
-            ]
-            found = {(0.0, False): join(parts, folds)}
-            _keep(kept, f"{key}, stopped", found)
-        title = name if steps == 0 else f"{name}, {steps} steps"
-        return Entry(title, own, name, next(iter(found.values())))
-
-    def _fits(self, model: MongeMap, folds: list[Fold], groups: Any) -> list[Fit]:
-        part = self.part
-        fits = []
-        for fold in folds:
-            arguments = {
-                "X": part.x, "Y": part.y, "pairs": part.pairs, "pair_weight": fold.weight,
-                "clones": self.held.clone, "groups": part.groups(groups),
-                "source_weight": fold.a, "target_weight": fold.b,
-            }  # fmt: skip
-            if model.cost == "sqeuclidean" and model.diffeo is None:
-                for each in ("pairs", "pair_weight", "clones", "groups"):
-                    del arguments[each]
-            fits.append(Fit(unfitted(model), arguments))
-        return fits
-
-    def _path(
-        self, estimator: MongeMap, folds: list[Fold], groups: Any, *, patient: bool
-    ) -> NDArray[np.float64]:
-        """RMSE on held-out pairs after 0, 1, … steps; infinite where a step failed."""
-        steps = int(estimator.max_iter)
-        if steps == 0:
-            return np.zeros(1)
-        model = unfitted(estimator).set_params(many_to_many=True, batch_size=None, verbose=0)
-        fits = self._fits(model, folds, groups)
-        for fit, fold in zip(fits, folds, strict=True):
-            fit.arguments["validation_pairs"] = self.part.pairs[fold.out]
-        total = np.zeros(steps + 1)
-        # Hopeless candidates are dropped after the first fold.
-        for some in ([0], range(1, len(fits))):
-            failures = fit_many([fits[k] for k in some])
-            for k, failure in zip(some, failures, strict=True):
-                error: Any = np.inf
-                if failure is None:
-                    history = fits[k].estimator.history_
-                    error = np.where(history["applied"], history["validation_rmse"], np.inf)
-                total += np.sum(folds[k].out) * error**2
-            if some == [0] and not patient and np.argmin(smoothed(total)) == 0:
-                return np.full(steps + 1, np.inf)
-        return np.asarray(np.sqrt(total / len(self.held.pairs)))
-
-    def _ask(self, fitted: EntropicMap, fold: Fold) -> Judged:
-        """What a fitted map says of a fold."""
-        rows, columns = self.part.pairs[fold.out].T
-        points, truth = self.part.x[rows], self.part.y[columns]
-        weights, moved = conditional(fitted, points), corrections(fitted, points)
-        image = np.asarray(transport_points(fitted, points, reverse=False).points, np.float64)
-        surprise = np.full(len(points), np.nan)
-        if self.scoring == "likelihood":
-            surprise = -log_density(fitted, points, truth - moved)
-        return Judged(
-            (image - np.asarray(self.units.centre)) / self.scale,
-            energy_scores(weights, self.part.y, truth - moved) / self.scale,
-            surprise,
-        )
+    def _first_fold(self, entry: Entry) -> float:
+        """The RMSE on the first fold, in the units of the data."""
+        fold = next(self.held.folds())
+        return self.scale * float(np.sqrt(np.mean(squares(entry.judged, self.held)[fold.places])))
 
     def simple(self) -> dict[str, tuple[NDArray[np.float64], Predictor]]:
         return simple_predictors(self.held)
@@ -332,7 +245,7 @@ class _Chooser(NamedTuple):
         simple: dict[str, tuple[NDArray[np.float64], Predictor]],
     ) -> Table:
         """The best of each family, and the simple predictors."""
-        held, compare = self.held, Comparison(self.held.weight, self.held.clone)
+        held, compare = self.held, Comparison(self.held)
         rows: list[tuple[Any, ...]] = []
         for family in dict.fromkeys(entry.family for entry in entries):
             same = [entry for entry in entries if entry.family == family]
@@ -351,10 +264,11 @@ class _Chooser(NamedTuple):
             rmse, mean = np.sqrt(compare.mean(missed**2)), compare.mean(missed)
             spread = self._divergence(self._out_of(predict(held.x)))
             rows.append((name, self.scale * rmse, self.scale * mean, spread, "simple", name, False))
+        often = "" if len(held.fold) == 1 else f", {len(held.fold)} times"
         notes = (
             f"{len(held.pairs)} pairs in {int(held.clone.max()) + 1} clones, held out in "
-            f"{int(held.fold.max()) + 1} folds. Chosen: {best.name}.",
-            "Of each family the best candidate. Energy: the energy score, in the units of the data. "
+            f"{int(held.fold.max()) + 1} folds{often}. Chosen: {best.name}.",
+            "Of each family the best candidate. Energy: the energy score, in units of the data. "
             "Divergence: Sinkhorn divergence of the mapped source from the target, of a fit to all "
             "pairs.",
         )
@@ -374,7 +288,7 @@ class _Chooser(NamedTuple):
         self, best: Entry, simple: dict[str, tuple[NDArray[np.float64], Predictor]]
     ) -> None:
         """Say so where a simple predictor is better on held-out pairs."""
-        held, compare = self.held, Comparison(self.held.weight, self.held.clone)
+        held, compare = self.held, Comparison(self.held)
         errors = {
             name: np.sum((predicted - held.truth) ** 2, axis=1)
             for name, (predicted, _) in simple.items()
@@ -398,24 +312,3 @@ def _entry(family: Family, epsilon: float, debias: bool, judged: Judged) -> Entr
     }  # fmt: skip
     name = f"{family}, epsilon {epsilon:.2g}" + (", debiased" if debias else "")
     return Entry(name, options, str(family), judged)
-
-
-def _keep(kept: KeptPaths, key: str, found: dict[tuple[float, bool], Judged]) -> None:
-    """Keep judgements as one array: of each candidate a block, of each pair a row."""
-    blocks = [
-        np.column_stack(
-            [np.full(len(each.energy), epsilon), np.full(len(each.energy), debias), *each]
-        )
-        for (epsilon, debias), each in found.items()
-    ]
-    kept.put(f"judged {key}", np.asarray(blocks, np.float64))
-
-
-def _recall(kept: KeptPaths, key: str) -> dict[tuple[float, bool], Judged] | None:
-    blocks = kept.paths.get(f"judged {key}")
-    if blocks is None:
-        return None
-    return {
-        (float(block[0, 0]), bool(block[0, 1])): Judged(block[:, 2:-2], block[:, -2], block[:, -1])
-        for block in blocks
-    }

@@ -63,9 +63,9 @@ def losses(
     if scoring == "rmse":
         return squares(judged, known)
     found = np.asarray(scoring(out_of(known.truth), out_of(judged.predicted)), np.float64)
-    if found.shape != (len(known.pairs),):
+    if found.shape != (len(known.asked),):
         raise OptionError(
-            f"scoring must give a loss for every row, ({len(known.pairs)},), got shape "
+            f"scoring must give a loss for every row, ({len(known.asked)},), got shape "
             f"{found.shape}."
         )
     return found
@@ -74,9 +74,10 @@ def losses(
 class Comparison:
     """Means of losses over pairs, and of their differences, with standard errors over clones."""
 
-    def __init__(self, weight: NDArray[np.float64], clone: NDArray[np.int64]):
+    def __init__(self, known: HeldOut):
+        weight = known.weight[known.asked]
         self._weight: NDArray[np.float64] = weight / weight.sum()
-        self._clone = clone
+        self._clone = clone = known.clone[known.asked]
         self._size = np.bincount(clone, self._weight)
 
     def mean(self, loss: NDArray[np.float64]) -> float:
@@ -113,7 +114,7 @@ def pick(
     What is chosen by a distribution's score is chosen among those whose RMSE cannot be told from
     the least: with few pairs a score alone may prefer a map that misses more.
     """
-    compare = Comparison(known.weight, known.clone)
+    compare = Comparison(known)
     missed = [squares(entry.judged, known) for entry in entries]
     scores = [losses(scoring, entry.judged, known, out_of) for entry in entries]
     finite = [k for k in range(len(entries)) if np.all(np.isfinite(missed[k] + scores[k]))]
@@ -144,7 +145,7 @@ def results(
     scale: float,
 ) -> dict[str, Any]:
     """`cv_results_`: an entry for each candidate; of scores more is better."""
-    compare = Comparison(known.weight, known.clone)
+    compare = Comparison(known)
     scores = [losses(scoring, entry.judged, known, out_of) for entry in entries]
     mean = np.array([compare.mean(each) for each in scores])
     unit = 1.0 if callable(scoring) or scoring == "likelihood" else scale

@@ -8,6 +8,7 @@ judged as new points are, and every fold has the same shapes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ Points = NDArray[np.float64]
 
 SCALES = (64.0, 16.0, 4.0, 2.0, 1.0, 0.5, 0.25, 1 / 16)
 """Epsilons that are tried, in units of the noise around the source map."""
-LEAST_EPSILON, MOST_EPSILON = 5e-3, 20.0
+LEAST_EPSILON, MOST_EPSILON = 1e-3, 20.0
 ALPHA = 0.01
 
 
@@ -62,16 +63,24 @@ class Judged(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """What is known without one fold, and what is asked of it."""
+    """What is known without one fold, and what is asked of it: the pairs ``out``.
+
+    The answers belong at ``places`` among those of all folds.
+    """
 
     a: NDArray[np.float64]
     b: NDArray[np.float64]
     weight: NDArray[np.float64]
     out: NDArray[np.bool_]
+    places: NDArray[np.int64]
 
 
 class HeldOut(NamedTuple):
-    """Both clouds in common units, and the pairs between them with their clones and folds."""
+    """Both clouds in common units, and the pairs between them with their clones and folds.
+
+    A row of ``fold`` divides the pairs once: with few pairs that is done several times, each pair
+    is asked about in each, and the answers are in the order of the rows.
+    """
 
     x: Points
     y: Points
@@ -84,20 +93,26 @@ class HeldOut(NamedTuple):
     between: Points
 
     @property
+    def asked(self) -> NDArray[np.int64]:
+        """The pair of every answer."""
+        return np.tile(np.arange(len(self.pairs)), len(self.fold))
+
+    @property
     def truth(self) -> Points:
-        """The target of every pair."""
-        return self.y[self.pairs[:, 1]]
+        """The target of the pair of every answer."""
+        return self.y[self.pairs[self.asked, 1]]
 
     def folds(self) -> Iterator[Fold]:
         """Every fold; points of held-out pairs have no weight."""
-        for k in range(int(self.fold.max()) + 1):
-            out = self.fold == k
+        for row, k in itertools.product(range(len(self.fold)), range(int(self.fold.max()) + 1)):
+            out = self.fold[row] == k
+            places = row * len(out) + np.flatnonzero(out)
             a, b = self.a.copy(), self.b.copy()
             a[self.pairs[out, 0]] = 0
             b[self.pairs[out, 1]] = 0
             if not a.any() or not b.any():  # every point is in a held-out pair
                 a, b = self.a, self.b
-            yield Fold(a / a.sum(), b / b.sum(), np.where(out, 0.0, self.weight), out)
+            yield Fold(a / a.sum(), b / b.sum(), np.where(out, 0.0, self.weight), out, places)
 
     def regression(
         self, kind: str, weight: NDArray[np.float64], knobs: Knobs | None = None
@@ -247,7 +262,8 @@ def judge_family(
                 joined = join(parts, folds)
                 found[epsilon, debias] = joined
                 missed = np.sum((joined.predicted - known.truth) ** 2, axis=1)
-                scores.append([known.weight @ missed, known.weight @ joined.energy])
+                weight = known.weight[known.asked]
+                scores.append([weight @ missed, weight @ joined.energy])
             if not scores or np.all(np.min(scores, axis=0) > best):
                 break
             best = np.minimum(best, np.min(scores, axis=0))
@@ -256,11 +272,11 @@ def judge_family(
 
 
 def join(parts: Any, folds: list[Fold]) -> Judged:
-    """The answers of all folds in the order of the pairs."""
-    count = len(folds[0].out)
+    """The answers of all folds, each in its place."""
+    count = sum(len(fold.places) for fold in folds)
     predicted = np.empty((count, parts[0].predicted.shape[1]))
     joined = Judged(predicted, np.empty(count), np.empty(count))
     for part, fold in zip(parts, folds, strict=True):
         for whole, piece in zip(joined, part, strict=True):
-            whole[fold.out] = piece
+            whole[fold.places] = piece
     return joined

@@ -19,7 +19,8 @@ Predictor = Callable[[Points], Points]
 
 def simple_predictors(known: HeldOut) -> dict[str, tuple[Points, Predictor]]:
     """By name, what each says of held-out pairs, and its fit to all pairs."""
-    everything = Fold(known.a, known.b, known.weight, np.zeros(len(known.pairs), bool))
+    none = np.zeros(len(known.pairs), bool)
+    everything = Fold(known.a, known.b, known.weight, none, np.flatnonzero(none))
     kinds: dict[str, Callable[[Fold], Predictor]] = {
         "identity": lambda fold: lambda x: x,
         "target mean": lambda fold: lambda x: np.tile(fold.b @ known.y, (len(x), 1)),
@@ -38,13 +39,13 @@ def simple_predictors(known: HeldOut) -> dict[str, tuple[Points, Predictor]]:
 
 
 def _error(known: HeldOut, predicted: Points) -> float:
-    return float(known.weight @ np.sum((predicted - known.truth) ** 2, axis=1))
+    return float(known.weight[known.asked] @ np.sum((predicted - known.truth) ** 2, axis=1))
 
 
 def _held_out(known: HeldOut, fit: Callable[[Fold], Predictor]) -> Points:
     predicted = np.empty_like(known.truth)
     for fold in known.folds():
-        predicted[fold.out] = fit(fold)(known.x[known.pairs[fold.out, 0]])
+        predicted[fold.places] = fit(fold)(known.x[known.pairs[fold.out, 0]])
     return predicted
 
 
