@@ -25,10 +25,10 @@ from tests.conftest import random_clouds
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def problem(max_iter, *, k=4, rate=0.05):
+def problem(max_iter, *, k=4, rate=0.05, epsilon=(0.1, 0.05)):
     x, y, a, b = map(jnp.asarray, random_clouds(12, 12, uniform=False))
     recipe = Recipe(
-        ["Paired", "penalty"], weight=[1.0, 1e-7], n_losses=1, epsilon=(0.1, 0.05),
+        ["Paired", "penalty"], weight=[1.0, 1e-7], n_losses=1, epsilon=epsilon,
         learning_rate=(rate, rate), diffeo_learning_rate=(0.01, 0.01), max_iter=max_iter,
     )  # fmt: skip
     pairs = Pairs.of(np.stack([np.arange(k)] * 2, axis=1), jnp.ones(k))
@@ -76,6 +76,18 @@ def test_the_loss_falls_and_history_describes_every_update():
     # The last entry is the loss of what would be returned, had no earlier one been better.
     assert is_finite(eqx.filter(best, eqx.is_inexact_array))
     np.testing.assert_array_equal(history["losses"][:, 0], history["loss"])
+
+
+def test_the_best_of_the_last_tenth_is_returned():
+    """Not the last, nor an earlier one: at a high rate the objective falls and rises."""
+    fast = {"rate": 0.3, "epsilon": (0.1, 0.1)}
+    found = alone(problem(30, **fast), model())
+    path = found.history["objective"]
+    best = 27 + int(np.argmin(path[27:]))
+    assert best < 30 and np.argmin(path) < 27
+    assert found.objective == path[best]
+    again = alone(problem(0, **fast), found.model).history["objective"]
+    np.testing.assert_allclose(again, path[best : best + 1], rtol=1e-9)
 
 
 def test_the_same_start_gives_the_same_bits():
