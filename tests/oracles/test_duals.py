@@ -235,6 +235,25 @@ def test_conjugate_gradients_give_the_potentials_and_slopes_of_a_factorisation(
         assert jnp.max(jnp.abs(difference)) <= 1e-6 * jnp.max(jnp.abs(expected))
 
 
+@pytest.mark.parametrize("largest", [100, 0], ids=["factorised", "iterated"])
+def test_forward_and_reverse_agree_for_a_weight_that_changes_alone(largest, monkeypatch):
+    """A change of b that adds mass has a part along the constants, the null vector of the Hessian.
+
+    Only there it matters that these are deflated: without it every solve takes the same steps, and
+    slopes along changes that keep the mass are the same.
+    """
+    monkeypatch.setattr(semidual, "LARGEST_FACTORISED", largest)
+    C, a, b, eps = map(jnp.asarray, problem(uniform=False, epsilon=0.1))
+    weights, change = (np.random.default_rng(1).normal(size=size) for size in (16, 12))
+
+    def value(b):
+        return weights @ solve_dual(C, a, b, eps).f
+
+    forward = jax.jit(lambda: jax.jvp(value, (b,), (jnp.asarray(change),))[1])()
+    reverse = jax.jit(jax.grad(value))(b) @ change
+    np.testing.assert_allclose(forward, reverse, rtol=1e-9)
+
+
 def test_conjugate_gradients_solve_a_singular_system_that_is_consistent():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(30, 20))

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from mongefit import EnsembleMap, MongeMap, datasets
-from mongefit.errors import DataError, OptionError, TrainingError
+from mongefit import EnsembleMap, MongeMap, datasets, load
+from mongefit.errors import ConvergenceWarning, DataError, OptionError, TrainingError
 from mongefit.metrics import rmse
 from mongefit.model_selection import (
     CrossValidation,
@@ -251,7 +251,37 @@ class TestEnsemble:
         assert np.all(ensemble.informed(near))
         assert not np.any(ensemble.informed(near + 1e3))
 
+    def test_it_comes_back_from_its_file(self, ensemble, tmp_path):
+        ensemble.save(tmp_path / "model.mongefit")
+        again = load(tmp_path / "model.mongefit")
+        for found, expected in zip(*([e.transform(X), e.spread(X)] for e in (again, ensemble))):
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(again.informed(X), ensemble.informed(X))
+        assert again.radius() == ensemble.radius() and again.n_members == 6
+
     @pytest.mark.parametrize("options", [{"n_members": 1}, {"estimator": 3}, {"max_points": -1}])
     def test_what_makes_no_sense_is_refused(self, options):
         with pytest.raises(OptionError):
             EnsembleMap(**options).fit(X, Y, pairs=PAIRS)
+
+
+UNSOLVED = MongeMap(**(OPTIONS | {"max_iter": 0, "epsilon": 1e-9}))
+KNOWN = {"pairs": PAIRS, "clones": CLONES}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: EnsembleMap(UNSOLVED, n_members=3).fit(X, Y, **KNOWN),
+        lambda: select(UNSOLVED, X, Y, **KNOWN, n_folds=2, max_points=None),
+        lambda: cross_validate(UNSOLVED, X, Y, **KNOWN, n_folds=2, max_points=None),
+    ],
+    ids=["ensemble", "select", "cross_validate"],
+)
+def test_what_fits_warn_of_is_said_once(call):
+    with pytest.warns(ConvergenceWarning) as caught:
+        call()
+    said = [str(each.message) for each in caught if each.category is ConvergenceWarning]
+    assert len(said) == len(set(said)) <= 3
+    assert all(text.count("such warnings from") == 1 for text in said)
+    assert {each.filename for each in caught} == {__file__}
