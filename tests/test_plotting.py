@@ -25,7 +25,6 @@ from mongefit.plotting import (
     plot_selection,
     save_figure,
 )
-
 from mongefit.plotting._figures import palette
 
 EXTENT = (-3.0, 3.0, -2.0, 2.0)

@@ -14,7 +14,7 @@ import pytest
 from mongefit._convex import network
 from mongefit._costs import pairwise_value
 from mongefit._inverse import LBFGSInverse, inverse_gradient
-from tests.contracts.families import CONVEX, as_float32
+from tests.contracts.families import CONVEX, as_float32, shaken
 
 family = pytest.mark.parametrize("name", CONVEX.keys())
 DIM = 3
@@ -189,6 +189,19 @@ def test_more_axes_are_more_rows(name):
     rows = z.reshape(-1, 2)
     np.testing.assert_allclose(h.value(z).ravel(), h.value(rows), rtol=1e-12)
     np.testing.assert_allclose(h.gradient(z).reshape(-1, 2), h.gradient(rows), rtol=1e-12)
+
+
+def test_curvature_bound_of_three_layers_is_its_formula():
+    h = shaken(network.ICNN(2, (4, 3, 5), key=jr.key(0), gain=2.0))
+    (first, second), out = h._positive_weights()
+    lengths = [np.linalg.norm(weight, axis=1) for weight in h.passthrough]
+    lengths[1] += first @ lengths[0]
+    lengths[2] += second @ lengths[1]
+    squares = [length**2 for length in lengths]
+    trace = out @ squares[2] + out @ second @ squares[1] + out @ second @ first @ squares[0]
+    rows = np.abs(h.quadratic.T @ h.quadratic).sum(axis=1)
+    expected = h.alpha + 0.25 * trace + rows.max()
+    np.testing.assert_allclose(h.curvature_bound(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
