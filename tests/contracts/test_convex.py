@@ -11,9 +11,10 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit._convex import network
+from mongefit._convex import ConvexFunction, LearnedMatrix, LowRankMatrix, PowerNorm, network
 from mongefit._costs import pairwise_value
-from mongefit._inverse import LBFGSInverse, inverse_gradient
+from mongefit._inverse import ConjugateICNN, LBFGSInverse, NewtonInverse, inverse_gradient
+from mongefit._inverse.solvers import default_tolerance
 from tests.contracts.families import CONVEX, as_float32, shaken
 
 family = pytest.mark.parametrize("name", CONVEX.keys())
@@ -41,6 +42,8 @@ def measured(name):
             "hessian": h.hessian(z),
             "together": h.gradient_and_hessian(z),
             "mirrored": h.value(-z),
+            "pairs": pairwise_value(h, z[:5], z[5:9]),
+            "values of pairs": h.value((z[:5, None] - z[5:9]).reshape(-1, DIM)).reshape(5, 4),
             "grad": jax.vmap(jax.grad(lambda z: h.value(z[None])[0]))(z),
             "jacobian": jax.vmap(jax.jacfwd(lambda z: h.gradient(z[None])[0]))(z),
             "inverse": inverse,
@@ -59,6 +62,12 @@ def test_normalised_at_zero_and_positive_elsewhere(name):
     np.testing.assert_allclose(found["value"][-1], 0, atol=1e-13)
     np.testing.assert_allclose(found["gradient"][-1], 0, atol=1e-13)
     assert np.all(found["value"][:-1] > 0)
+
+
+@family
+def test_costs_of_all_pairs_are_values_of_displacements(name):
+    _, _, found = measured(name)
+    np.testing.assert_allclose(found["pairs"], found["values of pairs"], rtol=1e-10)
 
 
 @family
@@ -123,9 +132,57 @@ def test_inverse_gradient_derivative_is_the_inverse_hessian(name):
 
 @family
 def test_symmetric_unless_it_says_otherwise(name):
-    _, _, found = measured(name)
+    h, _, found = measured(name)
     gap = np.abs(found["value"] - found["mirrored"]).max()
     assert gap > 1e-3 if "asymmetric" in name else gap < 1e-9
+    # Costs of baselines leave it unsaid.
+    assert h.is_even == ("asymmetric" not in name) or "baselines" in type(h).__module__
+
+
+def test_learned_matrices_start_at_the_identity():
+    """Apart from the small random rows of one of them."""
+    np.testing.assert_allclose(LearnedMatrix(DIM, alpha=0.3).matrix, np.eye(DIM), rtol=1e-14)
+    h = LowRankMatrix(DIM, 2, key=jr.key(0), alpha=0.3)
+    rows = np.asarray(h.factor)
+    np.testing.assert_allclose(h.matrix, np.eye(DIM) + rows.T @ rows, rtol=1e-14)
+
+
+def test_a_power_without_curvature_at_zero_is_inverted_there():
+    np.testing.assert_array_equal(PowerNorm(3.0).inverse_gradient(jnp.zeros((1, 2))), 0.0)
+
+
+def test_solves_say_how_many_iterations_they_took():
+    _, _, found = measured("Mahalanobis")
+    assert found["inverse"].iterations == 0  # a closed form
+
+    class Bowl(ConvexFunction):
+        def value(self, z):
+            return jnp.sum(z**2, axis=-1)
+
+    p = found["gradient"][:4]
+    assert inverse_gradient(Bowl(), p).iterations == 1  # Newton's method on a quadratic
+    assert inverse_gradient(Bowl(), p, 0.5 * p).iterations == 0
+
+
+def test_a_newton_step_that_gains_nothing_is_not_taken():
+    """From z to −z and back for ever, where the gradient grows as a square root."""
+
+    class Root(ConvexFunction):
+        def value(self, z):
+            far = jnp.abs(z) > 0.25
+            root = jnp.sqrt(jnp.where(far, jnp.abs(z), 1.0))
+            return jnp.sum(jnp.where(far, 2 / 3 * root**3 - 1 / 48, z * z), axis=-1)
+
+    found = inverse_gradient(Root(), jnp.zeros((1, 1)), jnp.ones((1, 1)))
+    assert found.converged.all() and found.iterations < 5
+
+
+def test_defaults_are_part_of_the_interface():
+    assert (NewtonInverse(), LBFGSInverse()) == (NewtonInverse(None, 200), LBFGSInverse(None, 500))
+    assert default_tolerance(jnp.float64) == 1e-10
+    assert default_tolerance(jnp.float32) == 1e-5
+    widths = [len(layer) for layer in ConjugateICNN(2, key=jr.key(0)).network.bias]
+    assert widths == [64, 64] == [len(layer) for layer in network.ICNN(2, key=jr.key(0)).bias]
 
 
 @family

@@ -17,6 +17,7 @@ from mongefit._flows import AutoregressiveFlow
 from mongefit._registry import NonTrainable
 from mongefit._training import CostProblem, Info, Model, Recipe, run, train
 from mongefit._training.costs import extrapolate
+from mongefit._training.problem import Schedule
 from mongefit.errors import TrainingError
 from mongefit.losses import Paired, Pairs, Term
 from mongefit.penalties import CostSize
@@ -88,6 +89,26 @@ def test_the_best_of_the_last_tenth_is_returned():
     assert found.objective == path[best]
     again = alone(problem(0, **fast), found.model).history["objective"]
     np.testing.assert_allclose(again, path[best : best + 1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("lost", "expected"), [((), 2.0), ((9, 10), 3.0), (range(11), np.inf)])
+def test_the_objective_of_a_run_that_ends_badly_is_that_of_its_last_good_step(lost, expected):
+    objective = np.array([9.0, 1.0, 5, 5, 5, 5, 5, 5, 3.0, 2.0, 4.0])
+    applied = ~np.isin(np.arange(11), list(lost))
+    nothing = {field.name: np.zeros(11) for field in fields(Info)}
+    nothing |= {name: np.zeros(11, int) for name in ("dual_iterations", "inverse_iterations")}
+    infos = Info(
+        **nothing
+        | {"step": np.arange(11), "objective": objective, "applied": applied, "solved": applied}
+        | {"terms": np.zeros((11, 2))}
+    )
+    assert run._final_objective(infos, 10, mean=False) == expected
+
+
+def test_schedules_stay_where_they_end():
+    schedule = Schedule(0.4, 0.1)
+    found = [schedule(jnp.asarray(t)) for t in (-1.0, 0.0, 0.5, 1.0, 2.0)]
+    np.testing.assert_allclose(found, [0.4, 0.4, 0.2, 0.1, 0.1])
 
 
 def test_the_same_start_gives_the_same_bits():
