@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import fields
 
 import equinox as eqx
@@ -18,6 +19,8 @@ from mongefit._registry import NonTrainable
 from mongefit._training import CostProblem, Info, Model, Recipe, run, train
 from mongefit._training.costs import extrapolate
 from mongefit._training.problem import Schedule
+from mongefit._training.state import initial_state
+from mongefit._training.step import step
 from mongefit.errors import TrainingError
 from mongefit.losses import Paired, Pairs, Term
 from mongefit.penalties import CostSize
@@ -137,6 +140,29 @@ def test_a_run_that_gives_up_does_not_stop_the_others(monkeypatch):
     assert good.failure is None and np.isfinite(good.objective)
     assert not np.any(fallen.history["applied"]) and np.all(good.history["applied"])
     assert is_finite(eqx.filter(good.model, eqx.is_inexact_array))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_step_leaves_to_the_next_one(fails):
+    """After a failure: half the way back, epsilon held up, and the failure counted."""
+    trained = problem(40)
+    state = initial_state(trained, model(penalty=Poison() if fails else None))
+    good = state.parameters + 0.01
+    state = dataclasses.replace(
+        state, good=good, epsilon_floor=jnp.asarray(0.2), failures=jnp.asarray(3)
+    )
+    new, info = eqx.filter_jit(step)(trained, state)
+    assert info.applied == (not fails) and info.epsilon == 0.2 and new.step == 1
+    if fails:
+        np.testing.assert_allclose(new.parameters, state.parameters + 0.005, atol=1e-12)
+        np.testing.assert_array_equal(new.good, good)
+        assert new.failures == 4 and new.epsilon_floor == pytest.approx(0.25)
+    else:
+        moved = np.abs(new.parameters - state.parameters)
+        assert np.median(moved) == pytest.approx(0.05, rel=1e-3)  # the rate: Adam's first step
+        assert np.max(moved) <= 0.05
+        np.testing.assert_array_equal(new.good, state.parameters)
+        assert new.failures == 0 and new.epsilon_floor == pytest.approx(0.19)
 
 
 def test_a_poisoned_gradient_is_never_applied(monkeypatch):
