@@ -38,7 +38,7 @@ from mongefit import (
 from mongefit._convex import SquaredEuclidean
 from mongefit._costs import Cost
 from mongefit._flows import Diffeo
-from mongefit._io.tensors import _checksum
+from mongefit._io.tensors import _checksum, write_tensors
 from mongefit._runtime import double_precision
 from mongefit._storage import models as storage
 from mongefit._storage.objects import fits
@@ -600,3 +600,9 @@ def test_a_forged_file_with_the_right_checksum(models, name, edit, words, tmp_pa
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert words in refusal(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+
+
+def test_the_order_of_a_header_does_not_show_in_the_file(tmp_path):
+    for name, header in (("one", {"a": 1, "b": 2}), ("other", {"b": 2, "a": 1})):
+        write_tensors(tmp_path / name, header, {"x": X})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
