@@ -20,7 +20,7 @@ from mongefit.model_selection import (
     select,
 )
 from mongefit.model_selection._folds import Known, Thinned, check_max_points
-from mongefit.model_selection._selecting import best_choice, held_out_path, stopped
+from mongefit.model_selection._selecting import _table, best_choice, held_out_path, stopped
 
 N = 48
 X, Y = datasets.t_shape(N, seed=0)
@@ -91,6 +91,7 @@ class TestThinned:
     def test_pairs_keep_their_points_and_their_weight(self):
         part = Thinned.of(self.known, 20, seed=0)
         assert part.x.shape == part.y.shape == (20, 2)
+        assert len(np.unique(part.x, axis=0)) == len(np.unique(part.y, axis=0)) == 20
         rows, columns = part.pairs.T
         np.testing.assert_array_equal(part.x[rows], X[PAIRS[:6, 0]])
         np.testing.assert_array_equal(part.y[columns], Y[PAIRS[:6, 1]])
@@ -197,6 +198,13 @@ class TestSelect:
         with pytest.raises(TrainingError, match="No candidate"):
             best_choice({"bad": bad})
 
+    def test_a_candidate_that_fails_late_is_judged_before(self, selection):
+        known = Known.of(X, Y, PAIRS, None, CLONES)
+        late = np.where(np.arange(13) < 8, selection.paths["learns"], np.inf)
+        paths = {"late": late, "never": np.full(13, np.inf)}
+        found = _table(known, selection.folds, None, 0, paths, best_choice(paths), selection.model)
+        assert [row["name"] for row in found.rows if row["steps"] is not None] == ["late"]
+
     def test_progress_counts_every_fit(self, capsys, monkeypatch):
         monkeypatch.delenv("TQDM_DISABLE", raising=False)
         monkeypatch.setattr("mongefit._progress.SECONDS", 0.0)
@@ -249,6 +257,14 @@ class TestCrossValidate:
         assert again.choices[0].name == validation.choices[0].name
         assert again.choices[0].steps == validation.choices[0].steps
         np.testing.assert_allclose(again.choices[0].rmse, validation.choices[0].rmse, rtol=1e-6)
+
+    def test_errors_are_those_of_maps_that_did_not_see_the_clones(self, validation):
+        out, choice = validation.folds == 0, validation.choices[0]
+        model = stopped(CANDIDATES[choice.name], choice.steps, batch_size=None)
+        model.fit(X, Y, pairs=PAIRS, pair_weight=np.where(out, 0.0, 1.0))
+        miss = model.transform(X[PAIRS[out, 0]]) - Y[PAIRS[out, 1]]
+        found = validation.squared_errors["learned"][out]
+        np.testing.assert_allclose(found, np.sum(miss**2, axis=1), rtol=1e-6)
 
     def test_errors_are_those_of_the_table(self, validation):
         rows = {row["name"]: row["rmse"] for row in validation.table.rows}
