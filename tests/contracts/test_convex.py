@@ -181,8 +181,9 @@ def test_defaults_are_part_of_the_interface():
     assert (NewtonInverse(), LBFGSInverse()) == (NewtonInverse(None, 200), LBFGSInverse(None, 500))
     assert default_tolerance(jnp.float64) == 1e-10
     assert default_tolerance(jnp.float32) == 1e-5
-    widths = [len(layer) for layer in ConjugateICNN(2, key=jr.key(0)).network.bias]
-    assert widths == [64, 64] == [len(layer) for layer in network.ICNN(2, key=jr.key(0)).bias]
+    h, k = ConjugateICNN(2, key=jr.key(0)), network.ICNN(2, key=jr.key(0))
+    assert [len(layer) for layer in h.network.bias] == [len(layer) for layer in k.bias] == [64, 64]
+    assert (h.alpha, h.network.alpha, k.alpha) == (0.01, 0.01, 0.01)
 
 
 @family
