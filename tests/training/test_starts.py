@@ -99,5 +99,8 @@ class TestEarlyStopping:
         best = int(np.argmin(means))
         # Neither the luckiest draw nor the last step.
         assert best != np.argmin(path) and best < 40
-        stopped = MongeMap(**(fast | {"max_iter": best})).fit(X, Y, **known)
+        # The same batches, with the last step kept: pairs without weight are in all of them too.
+        weight = np.repeat([1.0, 0.0], 4)
+        both = np.concatenate([PAIRS[:4], HELD_OUT[:4]])
+        stopped = MongeMap(**(fast | {"max_iter": best})).fit(X, Y, pairs=both, pair_weight=weight)
         np.testing.assert_allclose(stopped.transform(X), model.transform(X), rtol=1e-6)
