@@ -10,11 +10,19 @@ import numpy as np
 import pytest
 
 from mongefit import MongeMap, datasets
-from mongefit._convex import ICNN
+from mongefit._convex import ICNN, SquaredEuclidean
 from mongefit._costs import pairwise_value_and_gradient
-from mongefit._pairs import LEFT_OUT, LEFT_OUT_SLOPE, PairRequest, gradients, pairwise, sweeps
+from mongefit._pairs import (
+    LEFT_OUT,
+    LEFT_OUT_SLOPE,
+    PairCosts,
+    PairRequest,
+    gradients,
+    pairwise,
+    sweeps,
+)
 from mongefit._pairs.request import negligible
-from mongefit._transport import conditional_weights
+from mongefit._transport import Potentials, Units, conditional_weights, displace
 from tests.conftest import random_clouds
 from tests.contracts.families import shaken
 
@@ -162,6 +170,14 @@ def test_costs_are_exact_and_gradients_zero_where_nothing_is_carried():
     assert jnp.count_nonzero(kept) == 2
 
 
+def test_quadratic_costs_are_inverted_without_iterations():
+    _, x, y = latent()
+    costs = PairCosts(SquaredEuclidean(), x, y, requested("some"))
+    a, b = jnp.full(N, 1 / N), jnp.full(M, 1 / M)
+    moved = displace(costs, Potentials(a, b, jnp.zeros(N), jnp.zeros(M), jnp.asarray(EPS)))
+    assert moved.iterations == 0 and np.all(moved.converged) and not np.any(moved.residual)
+
+
 @pytest.mark.parametrize("slope", [jnp.nan, jnp.inf])
 def test_a_slope_that_is_not_finite_is_never_left_out(slope):
     _, pull = eqx.filter_vjp(lambda arguments: pairwise(*arguments, requested()), latent())
@@ -185,3 +201,11 @@ def test_mixed_precision_trains_as_well():
     )
     np.testing.assert_allclose(mixed.history_["loss"], exact.history_["loss"], rtol=1e-3)
     assert mixed.map_.x.dtype == jnp.float64
+
+
+def test_units_of_clouds_of_very_different_sizes():
+    """Divided by the smaller one, the squares of the larger would overflow."""
+    x, y = np.array([[-1.0], [1.0]]), np.array([[-1e200], [1e200]])
+    half = np.full(2, 0.5)
+    for first, second in ((x, y), (y, x)):
+        np.testing.assert_allclose(Units.of(first, second, half, half).scale, np.sqrt(0.5) * 1e200)

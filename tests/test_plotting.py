@@ -25,6 +25,7 @@ from mongefit.plotting import (
     plot_selection,
     save_figure,
 )
+from mongefit.plotting._figures import palette
 
 EXTENT = (-3.0, 3.0, -2.0, 2.0)
 
@@ -50,6 +51,11 @@ def grid(function, rows=21, columns=31):
 def history(n=20, **changes):
     step = np.arange(n)
     return {"step": step, "loss": np.exp(-step / 5.0), "epsilon": 0.1 * 0.9**step, **changes}
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 30, 100])
+def test_every_category_has_a_colour_of_its_own(count):
+    assert len(palette(count)) == len(set(palette(count))) == count
 
 
 class TestMap:

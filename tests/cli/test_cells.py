@@ -75,6 +75,20 @@ def test_pairs_by_name(folder):
     assert found["rmse"]["identity"]["known"] == pytest.approx(expected)
 
 
+def test_weights_of_cells(folder):
+    """Cells without weight are as good as absent."""
+    adata = anndata.read_h5ad("cells.h5ad")
+    adata.obs["weight"] = np.where(np.arange(100) % 50 < 40, 2.0, 0.0)
+    adata.write_h5ad("weighted.h5ad")
+    rows = adata.obs["weight"].to_numpy() > 0
+    adata[rows].copy().write_h5ad("fewer.h5ad")
+    run("fit", "weighted.h5ad", *TIMES, "--weight-key", "weight", "-o", "m", *FIXED)
+    run("fit", "fewer.h5ad", *TIMES, "-o", "fewer", *FIXED)
+    points = adata.obsm["X_pca"]
+    expected, found = (single_cell.load(name).model.transform(points) for name in ("fewer", "m"))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
 def test_transform_there_and_back(folder):
     run("fit", "cells.h5ad", *TIMES, "--pca", "2", "-o", "m", *FIXED)
     result = run("transform", "m", "cells.h5ad", "-o", "there.h5ad")
@@ -212,6 +226,26 @@ class TestSelect:
         assert "squared Euclidean, epsilon 0.1" in result.stdout
         assert "Chosen: small" in result.stdout
         assert single_cell.load("m").times.target == "4"
+
+    def test_a_choice_is_kept_and_gone_on_with(self, folder, small, monkeypatch):
+        from mongefit.model_selection import _selecting as selecting
+
+        kept = (*self.BASE, "--folds", "2", "--max-cells", "60", "--checkpoint", "kept")
+        whole = run(*kept, "--json")
+        assert "Go on with it (--resume)" in run(*kept, "--force", code=3).stderr
+        monkeypatch.setattr(selecting, "held_out_path", None)  # nothing is judged again
+        again = run(*kept, "--resume", "--force", "--json")
+        for name in ("choice", "rows", "data_sha256"):
+            assert json.loads(again.stdout)[name] == json.loads(whole.stdout)[name]
+        assert "--resume needs --checkpoint" in run(*self.BASE, "--resume", code=2).stderr
+
+    def test_progress_is_written_in_lines(self, folder, small, monkeypatch):
+        """The tests have no terminal."""
+        monkeypatch.delenv("TQDM_DISABLE", raising=False)
+        monkeypatch.setattr("mongefit._progress.SECONDS", 0.0)
+        lines = run(*self.BASE, "--folds", "2", "--max-cells", "60").stderr.splitlines()
+        told = [line.partition(",")[0] for line in lines if " left" in line]
+        assert told == ["small 1/3", "small 2/3", "fitting 3/3"]
 
     def test_json_has_the_rows_of_both_tables(self, folder, small):
         result = run(*self.BASE, "--folds", "2", "--max-cells", "60", "--nested", "--json")

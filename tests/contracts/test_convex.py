@@ -11,10 +11,11 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit._convex import network
+from mongefit._convex import ConvexFunction, LearnedMatrix, LowRankMatrix, PowerNorm, network
 from mongefit._costs import pairwise_value
-from mongefit._inverse import LBFGSInverse, inverse_gradient
-from tests.contracts.families import CONVEX, as_float32
+from mongefit._inverse import ConjugateICNN, LBFGSInverse, NewtonInverse, inverse_gradient
+from mongefit._inverse.solvers import default_tolerance
+from tests.contracts.families import CONVEX, as_float32, shaken
 
 family = pytest.mark.parametrize("name", CONVEX.keys())
 DIM = 3
@@ -41,6 +42,8 @@ def measured(name):
             "hessian": h.hessian(z),
             "together": h.gradient_and_hessian(z),
             "mirrored": h.value(-z),
+            "pairs": pairwise_value(h, z[:5], z[5:9]),
+            "values of pairs": h.value((z[:5, None] - z[5:9]).reshape(-1, DIM)).reshape(5, 4),
             "grad": jax.vmap(jax.grad(lambda z: h.value(z[None])[0]))(z),
             "jacobian": jax.vmap(jax.jacfwd(lambda z: h.gradient(z[None])[0]))(z),
             "inverse": inverse,
@@ -59,6 +62,12 @@ def test_normalised_at_zero_and_positive_elsewhere(name):
     np.testing.assert_allclose(found["value"][-1], 0, atol=1e-13)
     np.testing.assert_allclose(found["gradient"][-1], 0, atol=1e-13)
     assert np.all(found["value"][:-1] > 0)
+
+
+@family
+def test_costs_of_all_pairs_are_values_of_displacements(name):
+    _, _, found = measured(name)
+    np.testing.assert_allclose(found["pairs"], found["values of pairs"], rtol=1e-10)
 
 
 @family
@@ -123,9 +132,58 @@ def test_inverse_gradient_derivative_is_the_inverse_hessian(name):
 
 @family
 def test_symmetric_unless_it_says_otherwise(name):
-    _, _, found = measured(name)
+    h, _, found = measured(name)
     gap = np.abs(found["value"] - found["mirrored"]).max()
     assert gap > 1e-3 if "asymmetric" in name else gap < 1e-9
+    # Costs of baselines leave it unsaid.
+    assert h.is_even == ("asymmetric" not in name) or "baselines" in type(h).__module__
+
+
+def test_learned_matrices_start_at_the_identity():
+    """Apart from the small random rows of one of them."""
+    np.testing.assert_allclose(LearnedMatrix(DIM, alpha=0.3).matrix, np.eye(DIM), rtol=1e-14)
+    h = LowRankMatrix(DIM, 2, key=jr.key(0), alpha=0.3)
+    rows = np.asarray(h.factor)
+    np.testing.assert_allclose(h.matrix, np.eye(DIM) + rows.T @ rows, rtol=1e-14)
+
+
+def test_a_power_without_curvature_at_zero_is_inverted_there():
+    np.testing.assert_array_equal(PowerNorm(3.0).inverse_gradient(jnp.zeros((1, 2))), 0.0)
+
+
+def test_solves_say_how_many_iterations_they_took():
+    _, _, found = measured("Mahalanobis")
+    assert found["inverse"].iterations == 0  # a closed form
+
+    class Bowl(ConvexFunction):
+        def value(self, z):
+            return jnp.sum(z**2, axis=-1)
+
+    p = found["gradient"][:4]
+    assert inverse_gradient(Bowl(), p).iterations == 1  # Newton's method on a quadratic
+    assert inverse_gradient(Bowl(), p, 0.5 * p).iterations == 0
+
+
+def test_a_newton_step_that_gains_nothing_is_not_taken():
+    """From z to −z and back for ever, where the gradient grows as a square root."""
+
+    class Root(ConvexFunction):
+        def value(self, z):
+            far = jnp.abs(z) > 0.25
+            root = jnp.sqrt(jnp.where(far, jnp.abs(z), 1.0))
+            return jnp.sum(jnp.where(far, 2 / 3 * root**3 - 1 / 48, z * z), axis=-1)
+
+    found = inverse_gradient(Root(), jnp.zeros((1, 1)), jnp.ones((1, 1)))
+    assert found.converged.all() and found.iterations < 5
+
+
+def test_defaults_are_part_of_the_interface():
+    assert (NewtonInverse(), LBFGSInverse()) == (NewtonInverse(None, 200), LBFGSInverse(None, 500))
+    assert default_tolerance(jnp.float64) == 1e-10
+    assert default_tolerance(jnp.float32) == 1e-5
+    h, k = ConjugateICNN(2, key=jr.key(0)), network.ICNN(2, key=jr.key(0))
+    assert [len(layer) for layer in h.network.bias] == [len(layer) for layer in k.bias] == [64, 64]
+    assert (h.alpha, h.network.alpha, k.alpha) == (0.01, 0.01, 0.01)
 
 
 @family
@@ -189,6 +247,19 @@ def test_more_axes_are_more_rows(name):
     rows = z.reshape(-1, 2)
     np.testing.assert_allclose(h.value(z).ravel(), h.value(rows), rtol=1e-12)
     np.testing.assert_allclose(h.gradient(z).reshape(-1, 2), h.gradient(rows), rtol=1e-12)
+
+
+def test_curvature_bound_of_three_layers_is_its_formula():
+    h = shaken(network.ICNN(2, (4, 3, 5), key=jr.key(0), gain=2.0))
+    (first, second), out = h._positive_weights()
+    lengths = [np.linalg.norm(weight, axis=1) for weight in h.passthrough]
+    lengths[1] += first @ lengths[0]
+    lengths[2] += second @ lengths[1]
+    squares = [length**2 for length in lengths]
+    trace = out @ squares[2] + out @ second @ squares[1] + out @ second @ first @ squares[0]
+    rows = np.abs(h.quadratic.T @ h.quadratic).sum(axis=1)
+    expected = h.alpha + 0.25 * trace + rows.max()
+    np.testing.assert_allclose(h.curvature_bound(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -31,6 +31,7 @@ from mongefit.losses import (
     Weighted,
     WrongMass,
 )
+from mongefit.losses._paired import _robust_scale
 from mongefit.penalties import CostSize, DirichletEnergy, FlowSimilarity, LogDet
 from tests.conftest import random_clouds
 from tests.contracts.families import LOSSES, PENALTIES, as_float32, shaken
@@ -229,6 +230,25 @@ def test_robust_pairs_do_not_hide_a_failed_map():
 def test_robust_pairs_refuse_a_threshold_below_the_mean(huber):
     with pytest.raises(OptionError, match="huber > 1"):
         Paired(huber=huber)
+
+
+def test_the_robust_scale_where_just_as_much_may_be_cut_as_is_left():
+    """A quarter of the weight at a threshold of 2: cut, it would leave no σ at all."""
+    square, weight = np.array([1.0, 1.0, 1.0, 1e4]), np.full(4, 0.25)
+    found = _robust_scale(jnp.asarray(square), jnp.asarray(weight), 2.0)
+    np.testing.assert_allclose(found**2, np.mean(square), rtol=1e-12)
+
+
+def test_options_of_losses():
+    with pytest.raises(TypeError):
+        Paired(1.5)  # is it the direction, or the threshold?
+    assert Directional(1, temperature=0.5).k == LowRank(1).rank == 1
+    for wrong in (lambda: LowRank(0), lambda: Directional(0)):
+        with pytest.raises(OptionError, match="at least"):
+            wrong()
+    for temperature in (0.0, -1.0, np.nan):
+        with pytest.raises(OptionError, match="temperature > 0"):
+            Directional(2, temperature=temperature)
 
 
 def test_low_rank_is_the_energy_of_the_trailing_singular_values():

@@ -64,6 +64,10 @@ BAD_POINTS = {
     "strings": (lambda p: p.astype(str), ["type <U", "dtype=float"]),
     "objects": (lambda p: p.astype(object), ["type object", "dtype=float"]),
     "booleans": (lambda p: p > 0, ["type bool", "dtype=float"]),
+    "masked": (
+        lambda p: np.ma.masked_greater(p, np.sort(p[:, 0])[-2]),
+        ["masked in", "first: row", "Remove these rows or fill them in"],
+    ),
     "complex": (lambda p: p + 1j, ["Complex data not supported", "real numbers are needed"]),
     "ragged": (lambda p: [[1.0, 2.0], [3.0]], ["rows differ in length", "Make them equal"]),
     "sparse NaN": (
@@ -95,6 +99,7 @@ def test_a_sparse_matrix_too_large_for_memory_is_refused_before_it_is_densified(
 
 
 BAD_WEIGHTS = {
+    "masked": (lambda w: np.ma.array(w, mask=np.arange(len(w)) == 4), ["masked in 1 rows"]),
     "negative": (lambda w: with_entry(w, 3, -0.1), ["negative at row 3 (-0.1)", "≥ 0"]),
     "NaN": (lambda w: with_entry(w, 4, np.nan), ["NaN or infinite at row 4", "Set it to 0"]),
     "inf": (lambda w: with_entry(w, 4, np.inf), ["NaN or infinite at row 4", "Set it to 0"]),
@@ -129,6 +134,7 @@ BAD_PAIRS = {
     "negative": ([[-1, 0]], ["source row", "pair 0, row -1", "numbered 0 to 23"]),
     "negative target": ([[0, -1]], ["target row", "pair 0, row -1", "numbered 0 to 19"]),
     "float": (PAIRS.astype(float), ["type float64", ".astype(int)"]),
+    "masked": (np.ma.array(PAIRS, mask=PAIRS == 3), ["pairs is masked in 1 rows (first: row 3)"]),
     "booleans": (PAIRS > 0, ["type bool", "integer row numbers"]),
     "three columns": ([[0, 0, 0]], ["shape (1, 3)", "(k, 2) is needed"]),
     "1-D": ([0, 0], ["shape (2,)", "(k, 2) is needed"]),
@@ -185,10 +191,15 @@ BAD_OPTIONS = [
     ("hidden_layer_sizes", (), "at least one width, such as (64, 64)"),
     ("hidden_layer_sizes", None, "a tuple of widths, such as (64, 64)"),
     *[("hidden_layer_sizes", (8, value), "a whole number >= 1") for value in (0, -8, 8.5)],
+    *[
+        (name, value, "True or False")
+        for name in ("strict", "symmetric", "many_to_many", "normalize_weight", "debias")
+        for value in ("no", 1, None)
+    ],
     ("dtype", "float16", "one of float64, mixed, float32"),
     ("cost", "icn", "Did you mean icnn?"),
     ("cost", "euclidean", "Did you mean sqeuclidean?"),
-    ("cost", None, "one of icnn, conjugate_icnn, sqeuclidean or a ConvexFunction"),
+    ("cost", None, "one of icnn, conjugate_icnn, matrix, sqeuclidean or a ConvexFunction"),
     ("diffeo", "shard", "Did you mean shared?"),
     *[("diffeo", value, "a pair of them") for value in (("shared", "shared"), (None,), 3)],
     *[("random_state", value, "cannot be") for value in ("seed", -1, 2**70, 1.5)],

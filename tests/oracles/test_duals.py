@@ -11,7 +11,7 @@ import pytest
 from ott.geometry import geometry
 from ott.solvers import linear
 
-from mongefit._duals import DualProblem, NewtonDual, SinkhornDual, semidual
+from mongefit._duals import DualProblem, NewtonDual, SinkhornDual, SymmetricDual, semidual
 from mongefit._duals import solve_dual as solve_problem
 from mongefit._numerics import Status
 from tests.conftest import random_clouds
@@ -115,6 +115,45 @@ def test_disconnected_plans_are_solved(uniform):
     np.testing.assert_array_equal(P[:16, 12:], 0)
     gradient = jax.jit(jax.grad(lambda C: jnp.sum(jnp.cos(solve_dual(C, a, b, eps).g))))(C)
     assert jnp.all(jnp.isfinite(gradient))
+
+
+def test_sinkhorn_takes_the_steps_of_sinkhorn():
+    C, a, b, eps = map(jnp.asarray, problem(uniform=False, epsilon=0.1))
+    start = jnp.asarray(np.random.default_rng(0).normal(size=12))
+    dual = solve(C, a, b, eps, g_init=start, solver=SinkhornDual(0.0, 3))
+    assert dual.iterations == 3 and dual.status == Status.MAX_ITER
+    exact, g = DualProblem(C, a, b, eps=eps), start
+    errors = []
+    for _ in range(4):
+        f = exact.source_potential(g)
+        errors.append(exact.marginal_error(f, g))
+        last, g = g, exact.target_potential(f)
+    np.testing.assert_allclose(dual.error, errors[-1], rtol=1e-9)
+    np.testing.assert_allclose(dual.g - dual.g[0], last - last[0], atol=1e-10)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.01])
+def test_a_cloud_with_itself_takes_tens_of_steps(epsilon):
+    x, _, a, _ = random_clouds(16, 16, uniform=False)
+    C = 0.5 * np.sum((x[:, None] - x) ** 2, axis=-1)
+    dual = solve(C, a, a, epsilon * (a @ C @ a), solver=SymmetricDual())
+    assert dual.converged and dual.iterations < 40
+    np.testing.assert_allclose(dual.f, dual.g, atol=1e-3)  # apart where nothing is exchanged
+
+
+def test_potentials_to_start_from_may_depend_on_what_is_differentiated():
+    """Nothing flows through them."""
+    C, a, b, eps = map(jnp.asarray, problem(epsilon=0.1))
+    away = jnp.asarray(np.random.default_rng(0).normal(size=12))
+
+    def value(C, start):
+        return away @ solve_dual(C, a, b, eps, g_init=start(C)).g
+
+    slopes = [
+        jax.jit(jax.grad(lambda C, start=start: value(C, start)))(C)
+        for start in (lambda C: C[0], lambda C: jax.lax.stop_gradient(C[0]))
+    ]
+    np.testing.assert_array_equal(*slopes)
 
 
 def test_duplicate_points_share_their_mass():
@@ -233,6 +272,25 @@ def test_conjugate_gradients_give_the_potentials_and_slopes_of_a_factorisation(
         if expected.ndim == 1:  # of b only changes count that keep its sum
             difference = difference - jnp.mean(difference)
         assert jnp.max(jnp.abs(difference)) <= 1e-6 * jnp.max(jnp.abs(expected))
+
+
+@pytest.mark.parametrize("largest", [100, 0], ids=["factorised", "iterated"])
+def test_forward_and_reverse_agree_for_a_weight_that_changes_alone(largest, monkeypatch):
+    """A change of b that adds mass has a part along the constants, the null vector of the Hessian.
+
+    Only there it matters that these are deflated: without it every solve takes the same steps, and
+    slopes along changes that keep the mass are the same.
+    """
+    monkeypatch.setattr(semidual, "LARGEST_FACTORISED", largest)
+    C, a, b, eps = map(jnp.asarray, problem(uniform=False, epsilon=0.1))
+    weights, change = (np.random.default_rng(1).normal(size=size) for size in (16, 12))
+
+    def value(b):
+        return weights @ solve_dual(C, a, b, eps).f
+
+    forward = jax.jit(lambda: jax.jvp(value, (b,), (jnp.asarray(change),))[1])()
+    reverse = jax.jit(jax.grad(value))(b) @ change
+    np.testing.assert_allclose(forward, reverse, rtol=1e-9)
 
 
 def test_conjugate_gradients_solve_a_singular_system_that_is_consistent():

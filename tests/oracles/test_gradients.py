@@ -191,7 +191,7 @@ def test_a_map_at_new_points_is_differentiable_in_the_cost():
     """`build_map` and `EntropicMap.forward` under one `jax.grad`."""
     cost = build_cost("none", symmetric=False)
     x, y, a, b = map(jnp.asarray, random_clouds(12, 12, uniform=False))
-    queries = jnp.asarray(random_clouds(6, 6, seed=9).x)
+    queries = random_clouds(6, 6, seed=9).x  # of NumPy, into a map that is traced
     eps = EPSILON * (a @ cost.matrix(x, y) @ b)
 
     def value(log_gain):

@@ -8,21 +8,24 @@ import jax
 import numpy as np
 import pytest
 
-from mongefit import EnsembleMap, MongeMap, datasets
-from mongefit.errors import DataError, OptionError, TrainingError
+from mongefit import EnsembleMap, MongeMap, datasets, load
+from mongefit._io.tensors import write_tensors
+from mongefit.errors import ConvergenceWarning, DataError, OptionError, TrainingError
 from mongefit.metrics import rmse
 from mongefit.model_selection import (
     CrossValidation,
+    _selecting,
     cross_validate,
     default_candidates,
     select,
 )
-from mongefit.model_selection._folds import Known, Thinned
-from mongefit.model_selection._selecting import best_choice, held_out_path, stopped
+from mongefit.model_selection._folds import Known, Thinned, check_max_points
+from mongefit.model_selection._selecting import _table, best_choice, held_out_path, stopped
 
 N = 48
 X, Y = datasets.t_shape(N, seed=0)
-PAIRS = np.stack([np.arange(0, N, 2)] * 2, axis=1)
+Y = Y[::-1].copy()  # so that a row of one is not taken for that of the other
+PAIRS = np.stack([np.arange(0, N, 2), N - 1 - np.arange(0, N, 2)], axis=1)
 CLONES = np.arange(len(PAIRS)) // 2
 OPTIONS = {"hidden_layer_sizes": (4,), "epsilon": 0.1, "learning_rate": 0.05, "max_iter": 12}
 CANDIDATES = {
@@ -69,6 +72,7 @@ class TestKnown:
             ({"n_folds": 99}, OptionError, "n_folds is 99, and there are 12 clones"),
             ({"n_folds": 1}, OptionError, "n_folds must be a whole number >= 2"),
             ({"max_points": 0}, OptionError, "max_points"),
+            ({"max_points": 1}, OptionError, "max_points must be a whole number >= 2"),
         ],
     )
     def test_what_makes_no_sense_is_refused(self, arguments, error, said):
@@ -87,6 +91,7 @@ class TestThinned:
     def test_pairs_keep_their_points_and_their_weight(self):
         part = Thinned.of(self.known, 20, seed=0)
         assert part.x.shape == part.y.shape == (20, 2)
+        assert len(np.unique(part.x, axis=0)) == len(np.unique(part.y, axis=0)) == 20
         rows, columns = part.pairs.T
         np.testing.assert_array_equal(part.x[rows], X[PAIRS[:6, 0]])
         np.testing.assert_array_equal(part.y[columns], Y[PAIRS[:6, 1]])
@@ -99,6 +104,17 @@ class TestThinned:
         ]
         error = np.std(means, axis=0) / np.sqrt(len(means))
         assert np.all(np.abs(np.mean(means, axis=0) - X.mean(axis=0)) < 4 * error)
+
+    def test_two_points_may_be_asked_for(self):
+        assert check_max_points(2) == 2
+
+    def test_points_without_weight_stand_for_nothing(self):
+        weight = np.zeros(N)
+        weight[PAIRS[:6, 0]] = 1 / 6
+        known = Known.of(X, Y, PAIRS[:6], None, None, weight, None)
+        part = Thinned.of(known, 20, seed=0)
+        np.testing.assert_allclose(part.a[part.pairs[:, 0]], 1 / 6)
+        np.testing.assert_allclose(part.a.sum(), 1.0)
 
     def test_small_clouds_are_taken_whole(self):
         part = Thinned.of(self.known, 1000, seed=0)
@@ -163,7 +179,10 @@ class TestSelect:
 
     def test_default_candidates_are_fresh(self):
         first, second = default_candidates(), default_candidates()
-        assert first.keys() == second.keys()
+        names = [f"layers {layers}" for layers in ("(32,), epsilon 0.1", "(32,), epsilon 0.2")]
+        assert list(first) == list(second) == [*names, "layers (64, 64), epsilon 0.1"]
+        for model in first.values():
+            assert not hasattr(model, "map_") and model.max_iter == 60
         assert all(first[name] is not second[name] for name in first)
 
     def test_stopping_keeps_the_schedule(self):
@@ -171,13 +190,57 @@ class TestSelect:
         ended = stopped(model, 50, batch_size=None)
         np.testing.assert_allclose(ended.epsilon, (0.4, 0.2))
         np.testing.assert_allclose(ended.learning_rate, (0.02, 0.02))
-        assert ended.max_iter == 50
+        assert (ended.max_iter, ended.verbose, ended.many_to_many) == (50, 0, True)
 
     def test_a_candidate_that_cannot_be_trained_is_not_chosen(self):
         good, bad = np.array([3.0, 2.0, 4.0]), np.full(3, np.inf)
         assert best_choice({"bad": bad, "good": good}).name == "good"
         with pytest.raises(TrainingError, match="No candidate"):
             best_choice({"bad": bad})
+
+    def test_a_candidate_that_fails_late_is_judged_before(self, selection):
+        known = Known.of(X, Y, PAIRS, None, CLONES)
+        late = np.where(np.arange(13) < 8, selection.paths["learns"], np.inf)
+        paths = {"late": late, "never": np.full(13, np.inf)}
+        found = _table(known, selection.folds, None, 0, paths, best_choice(paths), selection.model)
+        assert [row["name"] for row in found.rows if row["steps"] is not None] == ["late"]
+
+    def test_progress_counts_every_fit(self, capsys, monkeypatch):
+        monkeypatch.delenv("TQDM_DISABLE", raising=False)
+        monkeypatch.setattr("mongefit._progress.SECONDS", 0.0)
+        model = MongeMap(**(OPTIONS | {"max_iter": 0}))
+        select(model, X, Y, pairs=PAIRS, clones=CLONES, n_folds=2, max_points=None, verbose=1)
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.partition(",")[0] for line in lines] == [
+            "MongeMap 1/3", "MongeMap 2/3", "fitting 3/3",
+        ]  # fmt: skip
+
+
+FEW_FOLDS = {"pairs": PAIRS, "clones": CLONES, "n_folds": 2, "max_points": None}
+
+
+class TestKeeping:
+    def test_what_was_judged_is_not_judged_again(self, tmp_path, monkeypatch):
+        model = MongeMap(**(OPTIONS | {"max_iter": 2}))
+        first = select(model, X, Y, **FEW_FOLDS, checkpoint=tmp_path / "kept")
+        with pytest.raises(DataError, match="Go on with it"):
+            select(model, X, Y, **FEW_FOLDS, checkpoint=tmp_path / "kept")
+        with pytest.raises(DataError, match="other data or folds"):
+            select(model, X + 1, Y, **FEW_FOLDS, checkpoint=tmp_path / "kept", resume=True)
+        monkeypatch.setattr(_selecting, "held_out_path", None)
+        again = select(model, X, Y, **FEW_FOLDS, checkpoint=tmp_path / "kept", resume=True)
+        np.testing.assert_array_equal(again.paths["MongeMap"], first.paths["MongeMap"])
+        np.testing.assert_array_equal(again.model.transform(X), first.model.transform(X))
+
+    def test_a_file_of_another_kind_is_refused(self, tmp_path):
+        (tmp_path / "kept").mkdir()
+        write_tensors(tmp_path / "kept/paths.safetensors", {"format": "other"}, {})
+        with pytest.raises(DataError, match="it holds no choice"):
+            select(CANDIDATES, X, Y, **FEW_FOLDS, checkpoint=tmp_path / "kept", resume=True)
+
+    def test_a_folder_is_needed_to_go_on_from(self):
+        with pytest.raises(OptionError, match="resume needs checkpoint"):
+            select(CANDIDATES, X, Y, **FEW_FOLDS, resume=True)
 
 
 class TestCrossValidate:
@@ -194,6 +257,14 @@ class TestCrossValidate:
         assert again.choices[0].name == validation.choices[0].name
         assert again.choices[0].steps == validation.choices[0].steps
         np.testing.assert_allclose(again.choices[0].rmse, validation.choices[0].rmse, rtol=1e-6)
+
+    def test_errors_are_those_of_maps_that_did_not_see_the_clones(self, validation):
+        out, choice = validation.folds == 0, validation.choices[0]
+        model = stopped(CANDIDATES[choice.name], choice.steps, batch_size=None)
+        model.fit(X, Y, pairs=PAIRS, pair_weight=np.where(out, 0.0, 1.0))
+        miss = model.transform(X[PAIRS[out, 0]]) - Y[PAIRS[out, 1]]
+        found = validation.squared_errors["learned"][out]
+        np.testing.assert_allclose(found, np.sum(miss**2, axis=1), rtol=1e-6)
 
     def test_errors_are_those_of_the_table(self, validation):
         rows = {row["name"]: row["rmse"] for row in validation.table.rows}
@@ -251,7 +322,37 @@ class TestEnsemble:
         assert np.all(ensemble.informed(near))
         assert not np.any(ensemble.informed(near + 1e3))
 
+    def test_it_comes_back_from_its_file(self, ensemble, tmp_path):
+        ensemble.save(tmp_path / "model.mongefit")
+        again = load(tmp_path / "model.mongefit")
+        for method in ("transform", "inverse_transform", "spread", "informed"):
+            found, expected = (getattr(each, method)(X) for each in (again, ensemble))
+            np.testing.assert_array_equal(found, expected)
+        assert again.radius() == ensemble.radius() and again.n_members == 6
+
     @pytest.mark.parametrize("options", [{"n_members": 1}, {"estimator": 3}, {"max_points": -1}])
     def test_what_makes_no_sense_is_refused(self, options):
         with pytest.raises(OptionError):
             EnsembleMap(**options).fit(X, Y, pairs=PAIRS)
+
+
+UNSOLVED = MongeMap(**(OPTIONS | {"max_iter": 0, "epsilon": 1e-9}))
+KNOWN = {"pairs": PAIRS, "clones": CLONES}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: EnsembleMap(UNSOLVED, n_members=3).fit(X, Y, **KNOWN),
+        lambda: select(UNSOLVED, X, Y, **KNOWN, n_folds=2, max_points=None),
+        lambda: cross_validate(UNSOLVED, X, Y, **KNOWN, n_folds=2, max_points=None),
+    ],
+    ids=["ensemble", "select", "cross_validate"],
+)
+def test_what_fits_warn_of_is_said_once(call):
+    with pytest.warns(ConvergenceWarning) as caught:
+        call()
+    said = [str(each.message) for each in caught if each.category is ConvergenceWarning]
+    assert len(said) == len(set(said)) <= 3
+    assert all(text.count("such warnings from") == 1 for text in said)
+    assert {each.filename for each in caught} == {__file__}

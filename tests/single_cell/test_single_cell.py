@@ -773,6 +773,10 @@ class TestPicture:
         adata.uns["label_colors"] = ["#111111"]
         assert len(plot_transport(model, adata, color="label").collections) == 4
 
+    def test_nine_labels_have_nine_colours(self, model):
+        ax = plot_transport(model, cells(label=[*"abcdefghi"] * 2), color="label")
+        assert len({to_hex(c.get_facecolor()[0]) for c in ax.collections[:-1]}) == 9
+
     def test_numbers_as_colours(self, model):
         ax = plot_transport(model, cells(depth=np.arange(18.0)), color="depth")
         np.testing.assert_array_equal(ax.collections[0].get_array(), np.arange(14.0))

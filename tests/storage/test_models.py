@@ -12,6 +12,7 @@ import resource
 import struct
 import zipfile
 from collections.abc import Callable
+from typing import NewType
 
 import equinox as eqx
 import jax
@@ -23,8 +24,10 @@ import safetensors
 import safetensors.numpy
 
 from mongefit import (
+    ICNN,
     AutoregressiveFlow,
     ConjugateICNN,
+    EnsembleMap,
     LBFGSInverse,
     Mahalanobis,
     MongeMap,
@@ -35,9 +38,10 @@ from mongefit import (
 from mongefit._convex import SquaredEuclidean
 from mongefit._costs import Cost
 from mongefit._flows import Diffeo
-from mongefit._io.tensors import _checksum
+from mongefit._io.tensors import _checksum, write_tensors
 from mongefit._runtime import double_precision
 from mongefit._storage import models as storage
+from mongefit._storage.objects import fits
 from mongefit.errors import ModelFileError, OptionError
 
 N, D = 24, 2
@@ -67,6 +71,7 @@ MODELS = {
     "squared Euclidean, float32": lambda: {"cost": "sqeuclidean", "dtype": "float32"},
     "Mahalanobis": lambda: {"cost": Mahalanobis(np.array([[2.0, 0.3], [0.3, 1 / 3]]))},
     "power norm": lambda: {"cost": PowerNorm(1.5, 0.1)},
+    "debiased": lambda: {"cost": "sqeuclidean", "debias": True},
     "shared flow": lambda: {"cost": "sqeuclidean", "diffeo": bent_flow(0)},
     "separate flows": lambda: {"cost": "sqeuclidean", "diffeo": (bent_flow(0), bent_flow(1))},
 }
@@ -179,6 +184,12 @@ def test_the_header_records_versions_and_data(model_file, models):
 def test_a_model_is_applied_in_its_own_dimension_only(model_file):
     with pytest.raises(ValueError, match="3 features, but MongeMap is expecting 2"):
         load(model_file).transform(np.zeros((4, 3)))
+
+
+def test_a_field_of_a_kind_that_is_not_known_takes_objects_only():
+    kind = NewType("kind", object)
+    assert fits(SquaredEuclidean(), kind)
+    assert not fits(1.0, kind) and not fits("os.system", kind)
 
 
 # Saving
@@ -299,6 +310,22 @@ def test_an_own_solver_comes_back_too(tmp_path):
     saved.save(tmp_path / "model")
     assert "class OwnDual" in refusal(tmp_path / "model")
     assert load(tmp_path / "model", classes=[OwnDual]).dual == OwnDual(1e-7, 99)
+
+
+def test_an_ensemble_comes_back_with_its_options_and_members(tmp_path):
+    """A cost that was given as an object comes back as the first member fitted it."""
+    with double_precision():
+        cost = ICNN(2, (4,), key=jr.key(0))
+    saved = EnsembleMap(MongeMap(cost, max_iter=1, epsilon=0.3), n_members=2, max_points=None)
+    saved.fit(X, Y, pairs=PAIRS[:12]).save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    for method in ("transform", "inverse_transform", "spread", "informed"):
+        np.testing.assert_array_equal(getattr(loaded, method)(Z), getattr(saved, method)(Z))
+    np.testing.assert_array_equal(loaded.scores_, saved.scores_)
+    assert (loaded.n_members, loaded.max_points) == (2, None)
+    first, second = (member.map_.cost.h for member in saved.members_)
+    assert eqx.tree_equal(loaded.estimator.cost, first) and not eqx.tree_equal(first, second)
+    assert (loaded.estimator.max_iter, loaded.estimator.epsilon) == (1, 0.3)
 
 
 # Bad files
@@ -471,6 +498,26 @@ FORGERIES = {
         lambda header, tensors: at(header, *COST, "h", "fields", "bias", "tuple").pop(),
         "",
     ),
+    "short potentials within": (
+        "debiased",
+        replace("map.own.source", lambda f: f[1:]),
+        "potentials within each cloud",
+    ),
+    "other precision within": (
+        "debiased",
+        replace("map.own.target", lambda g: g.astype("f4")),
+        "within each cloud",
+    ),
+    "centre of other features": (
+        "icnn",
+        replace("map.units.centre", lambda c: c[1:]),
+        "its units are not those of 2",
+    ),
+    "several scales": (
+        "icnn",
+        replace("map.units.scale", lambda s: s[None]),
+        "its units are not those of 2",
+    ),
     "huge cloud": ("icnn", set_header("shape", [10**9, 24, 2]), "needs float64[1000000000"),
     "many blocks": ("shared flow", set_header(*FLOW, "n_blocks", 10**9), "do not fit its sizes"),
     "deep blocks": ("shared flow", set_header(*FLOW, "depth", 10**9), "do not fit its sizes"),
@@ -553,3 +600,9 @@ def test_a_forged_file_with_the_right_checksum(models, name, edit, words, tmp_pa
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert words in refusal(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+
+
+def test_the_order_of_a_header_does_not_show_in_the_file(tmp_path):
+    for name, header in (("one", {"a": 1, "b": 2}), ("other", {"b": 2, "a": 1})):
+        write_tensors(tmp_path / name, header, {"x": X})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()

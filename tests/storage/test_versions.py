@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mongefit import MongeMap, SinkhornDual, load, single_cell
+from mongefit import MongeMap, NewtonInverse, SinkhornDual, load, single_cell
 from mongefit._io.tensors import read_tensors
 from mongefit._storage import models as storage
 from mongefit.losses import Directional, Paired
@@ -55,6 +55,8 @@ def test_details_of_version_1():
     )
     assert separate.dual == "sinkhorn" and separate.penalties[0].weight == 1e-6
     assert power.dual == SinkhornDual(1e-8, 500) and power.epsilon == (0.5, 0.2)
+    conjugate = load(DATA / "model-v1-conjugate.mongefit")
+    assert conjugate.map_.cost.h.solver == NewtonInverse(max_iter=200)
     # A function could not be kept: the list is the default.
     assert float32.losses is None and float32.losses_ == (Paired(huber=2.0), None)
     assert float32.map_.x.dtype == np.float32

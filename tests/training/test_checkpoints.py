@@ -82,6 +82,23 @@ def test_goes_on_to_the_same_bits(name, error, tmp_path):
     assert header["done"] < read_tensors(tmp_path / "checkpoint.safetensors")[0]["done"]
 
 
+def test_before_the_first_step_nothing_is_kept(tmp_path, monkeypatch):
+    def stop(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_intervals", stop)
+    with pytest.raises(KeyboardInterrupt):
+        fit(checkpoint=tmp_path)
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, np.nan])
+def test_how_often_to_write(seconds):
+    assert Checkpoint("folder", seconds=0).seconds == 0  # after every interval
+    with pytest.raises(OptionError, match="seconds must be a number >= 0"):
+        Checkpoint("folder", seconds=seconds)
+
+
 def test_a_finished_run_is_not_run_again(tmp_path):
     first = fit(checkpoint=tmp_path)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()

@@ -62,14 +62,15 @@ def test_what_makes_no_sense_is_refused(options, validation_pairs, error, said):
 
 class TestEarlyStopping:
     def test_the_cost_that_predicts_validation_pairs_best_is_kept(self):
-        model = MongeMap(**(OPTIONS | {"max_iter": 30, "learning_rate": 0.2}))
-        model.fit(X, Y, pairs=PAIRS, validation_pairs=HELD_OUT)
+        fast = OPTIONS | {"max_iter": 30, "learning_rate": 0.5}
+        model = MongeMap(**fast).fit(X, Y, pairs=PAIRS, validation_pairs=HELD_OUT)
         path = model.history_["validation_rmse"]
         best = int(np.argmin(path))
-        assert len(path) == 31
+        # Neither the last one nor in the last tenth, from which it would be without these pairs.
+        assert len(path) == 31 and best < 27 and path[best] < 0.95 * path[-1]
         found = rmse(model.transform(X[HELD_OUT[:, 0]]), Y[HELD_OUT[:, 1]])
         np.testing.assert_allclose(found, path[best], rtol=1e-6)
-        stopped = MongeMap(**(OPTIONS | {"max_iter": best, "learning_rate": 0.2}))
+        stopped = MongeMap(**(fast | {"max_iter": best}))
         last = stopped.fit(X, Y, pairs=PAIRS, validation_pairs=HELD_OUT)
         np.testing.assert_allclose(last.transform(X), model.transform(X), rtol=1e-6)
 
@@ -88,6 +89,18 @@ class TestEarlyStopping:
         assert np.all(np.isfinite(model.history_["validation_rmse"]))
 
     def test_batches_are_stopped_by_the_running_mean(self):
-        model = MongeMap(**OPTIONS, batch_size=12)
-        model.fit(X, Y, pairs=PAIRS[:4], validation_pairs=HELD_OUT[:4])
-        assert np.all(np.isfinite(model.history_["validation_rmse"]))
+        fast = OPTIONS | {"learning_rate": 0.5, "batch_size": 12}
+        known = {"pairs": PAIRS[:4], "validation_pairs": HELD_OUT[:4]}
+        model = MongeMap(**(fast | {"max_iter": 40})).fit(X, Y, **known)
+        path = model.history_["validation_rmse"]
+        means = [path[0]]
+        for error in path[1:]:
+            means.append(0.9 * means[-1] + 0.1 * error)
+        best = int(np.argmin(means))
+        # Neither the luckiest draw nor the last step.
+        assert best != np.argmin(path) and best < 40
+        # The same batches, with the last step kept: pairs without weight are in all of them too.
+        weight = np.repeat([1.0, 0.0], 4)
+        both = np.concatenate([PAIRS[:4], HELD_OUT[:4]])
+        stopped = MongeMap(**(fast | {"max_iter": best})).fit(X, Y, pairs=both, pair_weight=weight)
+        np.testing.assert_allclose(stopped.transform(X), model.transform(X), rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import fields
 
 import equinox as eqx
@@ -17,6 +18,9 @@ from mongefit._flows import AutoregressiveFlow
 from mongefit._registry import NonTrainable
 from mongefit._training import CostProblem, Info, Model, Recipe, run, train
 from mongefit._training.costs import extrapolate
+from mongefit._training.problem import Schedule
+from mongefit._training.state import initial_state
+from mongefit._training.step import step
 from mongefit.errors import TrainingError
 from mongefit.losses import Paired, Pairs, Term
 from mongefit.penalties import CostSize
@@ -25,10 +29,10 @@ from tests.conftest import random_clouds
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def problem(max_iter, *, k=4, rate=0.05):
+def problem(max_iter, *, k=4, rate=0.05, epsilon=(0.1, 0.05)):
     x, y, a, b = map(jnp.asarray, random_clouds(12, 12, uniform=False))
     recipe = Recipe(
-        ["Paired", "penalty"], weight=[1.0, 1e-7], n_losses=1, epsilon=(0.1, 0.05),
+        ["Paired", "penalty"], weight=[1.0, 1e-7], n_losses=1, epsilon=epsilon,
         learning_rate=(rate, rate), diffeo_learning_rate=(0.01, 0.01), max_iter=max_iter,
     )  # fmt: skip
     pairs = Pairs.of(np.stack([np.arange(k)] * 2, axis=1), jnp.ones(k))
@@ -78,6 +82,38 @@ def test_the_loss_falls_and_history_describes_every_update():
     np.testing.assert_array_equal(history["losses"][:, 0], history["loss"])
 
 
+def test_the_best_of_the_last_tenth_is_returned():
+    """Not the last, nor an earlier one: at a high rate the objective falls and rises."""
+    fast = {"rate": 0.3, "epsilon": (0.1, 0.1)}
+    found = alone(problem(30, **fast), model())
+    path = found.history["objective"]
+    best = 27 + int(np.argmin(path[27:]))
+    assert best < 30 and np.argmin(path) < 27
+    assert found.objective == path[best]
+    again = alone(problem(0, **fast), found.model).history["objective"]
+    np.testing.assert_allclose(again, path[best : best + 1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("lost", "expected"), [((), 2.0), ((9, 10), 3.0), (range(11), np.inf)])
+def test_the_objective_of_a_run_that_ends_badly_is_that_of_its_last_good_step(lost, expected):
+    objective = np.array([9.0, 1.0, 5, 5, 5, 5, 5, 5, 3.0, 2.0, 4.0])
+    applied = ~np.isin(np.arange(11), list(lost))
+    nothing = {field.name: np.zeros(11) for field in fields(Info)}
+    nothing |= {name: np.zeros(11, int) for name in ("dual_iterations", "inverse_iterations")}
+    infos = Info(
+        **nothing
+        | {"step": np.arange(11), "objective": objective, "applied": applied, "solved": applied}
+        | {"terms": np.zeros((11, 2))}
+    )
+    assert run._final_objective(infos, 10, mean=False) == expected
+
+
+def test_schedules_stay_where_they_end():
+    schedule = Schedule(0.4, 0.1)
+    found = [schedule(jnp.asarray(t)) for t in (-1.0, 0.0, 0.5, 1.0, 2.0)]
+    np.testing.assert_allclose(found, [0.4, 0.4, 0.2, 0.1, 0.1])
+
+
 def test_the_same_start_gives_the_same_bits():
     runs = [alone(problem(12), model()).history["loss"] for _ in range(2)]
     np.testing.assert_array_equal(*runs)
@@ -104,6 +140,29 @@ def test_a_run_that_gives_up_does_not_stop_the_others(monkeypatch):
     assert good.failure is None and np.isfinite(good.objective)
     assert not np.any(fallen.history["applied"]) and np.all(good.history["applied"])
     assert is_finite(eqx.filter(good.model, eqx.is_inexact_array))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_step_leaves_to_the_next_one(fails):
+    """After a failure: half the way back, epsilon held up, and the failure counted."""
+    trained = problem(40)
+    state = initial_state(trained, model(penalty=Poison() if fails else None))
+    good = state.parameters + 0.01
+    state = dataclasses.replace(
+        state, good=good, epsilon_floor=jnp.asarray(0.2), failures=jnp.asarray(3)
+    )
+    new, info = eqx.filter_jit(step)(trained, state)
+    assert info.applied == (not fails) and info.epsilon == 0.2 and new.step == 1
+    if fails:
+        np.testing.assert_allclose(new.parameters, state.parameters + 0.005, atol=1e-12)
+        np.testing.assert_array_equal(new.good, good)
+        assert new.failures == 4 and new.epsilon_floor == pytest.approx(0.25)
+    else:
+        moved = np.abs(new.parameters - state.parameters)
+        assert np.median(moved) == pytest.approx(0.05, rel=1e-3)  # the rate: Adam's first step
+        assert np.max(moved) <= 0.05
+        np.testing.assert_array_equal(new.good, state.parameters)
+        assert new.failures == 0 and new.epsilon_floor == pytest.approx(0.19)
 
 
 def test_a_poisoned_gradient_is_never_applied(monkeypatch):
