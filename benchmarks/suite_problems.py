@@ -246,11 +246,10 @@ def _drawn(family: Family, dim: int, draw: int) -> datasets.GroundTruth:
     return datasets.draw_ground_truth(family, dim, seed=draw).problem
 
 
-def _rotation(dim: int) -> Callable[[int], Draw]:
+def _rotation(dim: int, *, exact: bool = False) -> Callable[[int], Draw]:
     """A random rotation of a skew cloud, with noise of a tenth of its spread on the targets.
 
-    New points are judged by where the rotation takes them: noise on these would be an error that
-    all methods share.
+    New targets have the same noise, as those of real data do; where ``exact`` they have none.
     """
 
     def make(draw: int) -> Draw:
@@ -258,10 +257,9 @@ def _rotation(dim: int) -> Callable[[int], Draw]:
         turn, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
         turn[:, 0] *= np.sign(np.linalg.det(turn))
         x, new_x = rng.gamma(2.0, size=(2, 256, dim)) * np.linspace(1.0, 2.0, dim)
-        noise = 0.1 * x.std(axis=0).mean() * rng.normal(size=x.shape)
-        return _one_to_one(
-            x, x @ turn.T + noise, np.arange(32), (new_x, new_x @ turn.T), rng
-        )  # fmt: skip
+        noise, other = 0.1 * x.std(axis=0).mean() * rng.normal(size=(2, *x.shape))
+        new_y = new_x @ turn.T + (0 if exact else other)
+        return _one_to_one(x, x @ turn.T + noise, np.arange(32), (new_x, new_y), rng)
 
     return make
 
@@ -301,6 +299,8 @@ PROBLEMS: dict[str, Callable[[int], Draw]] = {
     },
     "rotation 2-d": _rotation(2),
     "rotation 5-d": _rotation(5),
+    "rotation 2-d, exact new points": _rotation(2, exact=True),
+    "rotation 5-d, exact new points": _rotation(5, exact=True),
     "two rings": two_rings,
 }
 """Every problem by its name: a function of the draw."""

@@ -24,7 +24,7 @@ class FitOptions:
     hidden_layer_sizes: tuple[int, ...] = (64, 64)
     symmetric: bool = True
     alpha: float = 0.01
-    epsilon: float | tuple[float, float] = 0.01
+    epsilon: float | tuple[float, float] = (0.1, 0.01)
     debias: bool = False
     max_iter: int = 500
     batch_size: int | None = None

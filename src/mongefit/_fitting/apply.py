@@ -41,10 +41,11 @@ class Solved(NamedTuple):
     epsilon: float
 
 
-def _map_and_plan(cost: Cost, x, y, *, a, b, epsilon, units, debias):
+def _map_and_plan(cost: Cost, x, y, *, a, b, epsilon, units, debias, dual_solver=None):
     C = cost.matrix(x, y)
     entropic_map, dual = build_map(
         cost, x, y, epsilon=epsilon, a=a, b=b, units=units, C=C, debias=debias,
+        dual_solver=dual_solver,
         differentiate="one_step",
     )  # fmt: skip
     return entropic_map, dual, DualProblem(C, a, b, eps=entropic_map.eps).plan(dual.f, dual.g)

@@ -99,6 +99,8 @@ class Trainer(NamedTuple):
                 history = self._fit(model, fold, patience).history_
             except TrainingError:
                 return np.full(steps + 1, np.inf)
+            if "applied" not in history:  # it ended before the first step
+                return np.full(steps + 1, np.inf)
             error = np.where(history["applied"], history["validation_rmse"], np.inf)
             # Where it was stopped it stays as it was.
             error = np.append(error, np.full(steps + 1 - len(error), error[-1]))
