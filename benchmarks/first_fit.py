@@ -24,7 +24,8 @@ def t_shape() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def model(**options) -> MongeMap:
-    return MongeMap(**{"hidden_layer_sizes": LAYERS, "epsilon": EPSILON} | options)
+    fixed = {"hidden_layer_sizes": LAYERS, "epsilon": EPSILON, "validation_fraction": 0.0}
+    return MongeMap(**fixed | options)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ class FitOptions:
     epsilon: float | tuple[float, float] = (0.1, 0.01)
     debias: bool = False
     max_iter: int = 500
+    validation_fraction: float = 0.2
     batch_size: int | None = None
     learning_rate: float | tuple[float, float] = 0.05
     diffeo_learning_rate: float | tuple[float, float] = 0.005

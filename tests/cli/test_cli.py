@@ -126,7 +126,7 @@ def demo(tmp_path_factory, cache):
     with pytest.MonkeyPatch.context() as patch:
         # By its name, because mongefit._cli.demo is the command.
         patch.setattr(importlib.import_module("mongefit._cli.demo"), "_N_TRAINING", N)
-        result = run("demo", "-o", folder, "--max-iter", STEPS, "--seed", "3")
+        result = run("demo", "-o", folder, "--seed", "3")
     return result.stdout, result.stderr, folder
 
 
@@ -187,7 +187,7 @@ class TestStart:
                 # What is not given is the estimator's default, which the help states.
                 text = "none" if default is None else default
                 text = ",".join(map(str, text)) if isinstance(text, tuple) else str(text)
-                text = "symmetric" if name == "symmetric" else text
+                text = {"symmetric": "symmetric", "debias": "no"}.get(name, text)
                 assert stated[name].help.endswith(f"[default: {text}]"), name
             elif name != "batch_size":
                 assert found[name] == default
@@ -198,8 +198,8 @@ class TestDemo:
         out, err, folder = demo
         assert out.startswith(f"t_shape: {N} known pairs to learn from, 32 new points to test.")
         assert {path.name for path in folder.iterdir()} == {
+            "choice.png",
             "cost.png",
-            "history.png",
             "map.png",
             "model.mongefit",
             "new_points.csv",
@@ -207,12 +207,13 @@ class TestDemo:
             "source.csv",
             "target.csv",
         }
-        for name in ("map.png", "cost.png", "history.png"):
+        for name in ("map.png", "cost.png", "choice.png"):
             assert (folder / name).read_bytes().startswith(b"\x89PNG")
         rows = re.findall(r"^(?:squared Euclidean|learned cost) +(\S+) +(\S+)$", out, re.MULTILINE)
         euclidean, learned = np.array(rows, dtype=float)
         assert np.all(learned < 0.5 * euclidean)
-        assert f"{STEPS} steps in" in out
+        assert re.search(r"^Chosen among \d+ candidates in ", out, re.MULTILINE)
+        assert "ridge on pairs" in out and max(map(len, out.splitlines()[2:14])) <= 60
         assert "Compiling" in err
         assert "warning" not in err
 
@@ -232,7 +233,18 @@ class TestDemo:
         model = mongefit.load(folder / "model.mongefit")
         expected = model.transform(t_shape(32, seed=1003)[0])
         np.testing.assert_array_equal(read_points("mapped.csv"), expected)
-        assert f"trained         {STEPS} steps" in run(*info).stdout
+        assert "debias yes" in re.sub(r"\s+", " ", run(*info).stdout)
+        result = run(*fit, "--holdout", "0", "--seed", "3")
+        again = mongefit.load("my.mongefit")
+        assert again.data_sha256_ == model.data_sha256_
+        np.testing.assert_allclose(again.map_.g, model.map_.g, rtol=1e-6)
+        assert {"map.png", "cost.png", "choice.png"} <= set(os.listdir("my"))
+        assert "held-out pairs" in result.stdout
+
+    def test_options_are_those_of_a_map(self, demo, tmp_path, monkeypatch):
+        out, _, folder = demo
+        monkeypatch.chdir(tmp_path)
+        *_, fit, _ = advice(out)
         same = (*SIZES, "--epsilon", "0.05,0.002", "--max-iter", STEPS, "--seed", "3")
         result = run(*fit, *same, "--holdout", "0")
         assert "no pairs are held out; the error on unseen ones is unknown" in result.stderr
@@ -240,10 +252,10 @@ class TestDemo:
         assert re.search(
             rf"^{STEPS} steps in \S+ s, 0 skipped; dual error", result.stdout, re.MULTILINE
         )
-        again = mongefit.load("my.mongefit")
-        assert again.data_sha256_ == model.data_sha256_
-        np.testing.assert_allclose(again.map_.g, model.map_.g, rtol=1e-6)
         assert set(os.listdir("my")) == {"map.png", "cost.png", "history.png"}
+        found = json.loads(run("info", "my.mongefit", "--json").stdout)
+        assert found["final_loss"] == mongefit.load("my.mongefit").history_["loss"][-1]
+        assert found["options"]["epsilon"] == {"tuple": [0.05, 0.002]}
 
     def test_does_not_overwrite(self, demo):
         *_, folder = demo
@@ -456,9 +468,9 @@ class TestInfo:
         found = json.loads(run("info", folder / "model.mongefit", "--json").stdout)
         model = mongefit.load(folder / "model.mongefit")
         assert found["shape"] == [N, N, 2]
-        assert found["final_loss"] == model.history_["loss"][-1]
+        assert found["choice"]["report"]["rows"] == list(model.report_.rows)
         assert found["data_sha256"] == model.data_sha256_
-        assert found["options"]["epsilon"] == {"tuple": [0.05, 0.002]}
+        assert found["options"]["epsilon"] == model.best_params_["epsilon"]
 
     def test_cost(self, model):
         out = run("info", model, "--cost").stdout

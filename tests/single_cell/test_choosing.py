@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mongefit import EnsembleMap, MongeMap, model_selection, single_cell
+from mongefit import EnsembleMap, MongeMap, MongeMapCV, single_cell
 from mongefit.errors import DataError
 
 anndata = pytest.importorskip("anndata")
@@ -52,19 +52,16 @@ def test_there_must_be_something_to_choose_by(cells):
         single_cell.select(cells, **(KEYS | {"pair_key": None}))
 
 
-def test_enough_clones_stop_training_early(cells, monkeypatch):
-    small = {"a": MongeMap(**SMALL, many_to_many=True)}
-    monkeypatch.setattr("mongefit.single_cell._mapping.default_candidates", lambda: small)
-    seen = []
-    choose = model_selection.select
-
-    def watched(*args, **kwargs):
-        seen.append(choose(*args, **kwargs))
-        return seen[-1]
-
-    monkeypatch.setattr("mongefit.single_cell._mapping.choose", watched)
-    model = single_cell.fit(cells, **KEYS)
-    assert model.model.n_iter_ == seen[0].choice.steps
+def test_without_a_model_one_is_chosen(cells, tmp_path):
+    fitted = single_cell.fit(cells, **KEYS)
+    assert isinstance(fitted.model, MongeMapCV)
+    assert {row["kind"] for row in fitted.model.report_.rows} == {"candidate", "simple"}
+    fitted.save(tmp_path / "model.mongefit")
+    again = single_cell.load(tmp_path / "model.mongefit")
+    assert str(again.model.report_) == str(fitted.model.report_)
+    assert again.model.best_params_ == fitted.model.best_params_
+    first, second = (single_cell.transport(each, cells, copy=True) for each in (fitted, again))
+    np.testing.assert_array_equal(first.obsm["X_mongefit"], second.obsm["X_mongefit"])
 
 
 class TestEnsembles:

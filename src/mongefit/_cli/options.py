@@ -134,9 +134,13 @@ _TRAINING: Options = {
     "hidden_layer_sizes": (_SIZES, "Widths of the learned function.  [default: 64,64]"),
     "symmetric": ({"default": None}, "Whether h(-z) = h(z).  [default: symmetric]"),
     "alpha": ({"type": float}, "Strong convexity of h.  [default: 0.01]"),
-    "epsilon": (_RANGE, "Regularisation relative to the mean cost.  [default: 0.01]"),
+    "epsilon": (_RANGE, "Regularisation relative to the mean cost.  [default: 0.1,0.01]"),
     "debias": ({"default": None}, "Whether to undo the shrinking of the map.  [default: no]"),
     "max_iter": ({"type": int}, "Training steps.  [default: 500]"),
+    "validation_fraction": (
+        {"type": float},
+        "Share of the pairs or clones, from 20 on, to stop early by.  [default: 0.2]",
+    ),
     "batch_size": ({"type": int}, "Points of each cloud in a training step.  [default: all]"),
     "n_init": (
         {"type": int},

@@ -94,7 +94,9 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             template = next(iter(default_candidates().values())).set_params(max_iter=30)
         fits = []
         for k, drawn in enumerate(counts):
-            model = unfitted(template).set_params(many_to_many=True, batch_size=None, verbose=0)
+            model = unfitted(template).set_params(
+                many_to_many=True, batch_size=None, validation_fraction=0.0, verbose=0
+            )
             # Clones that were not drawn have no weight: members differ in numbers, not in shapes.
             weight = known.weight * drawn[known.clone]
             part = Thinned.of(known, size, seed + k)

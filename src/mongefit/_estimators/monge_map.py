@@ -121,7 +121,7 @@ class MongeMap(Saved, CostLearner):
         Whether h(−z) = h(z).
     alpha : float, default=0.01
         Strong convexity of the learned h, which contains (alpha/2)‖z‖².
-    epsilon : float or (float, float), default=0.01
+    epsilon : float or (float, float), default=(0.1, 0.01)
         Entropic regularisation relative to the mean cost, or its (start, end) over training.
     debias : bool, default=False
         Undo the shrinking of entropic maps at the boundary of the clouds, in both directions, by
@@ -129,6 +129,9 @@ class MongeMap(Saved, CostLearner):
         map without it.
     max_iter : int, default=500
         Training steps. With 0 the map of the initial cost is built.
+    validation_fraction : float, default=0.2
+        Share of the clones, from 20 on, whose pairs are kept from training if there are no
+        ``validation_pairs``: the cost of the step with the least RMSE on them is kept. 0 for none.
     batch_size : int, default=None
         Points of each cloud in a training step: all that are in pairs or groups, and others drawn
         anew each time, the same ones for all starts; all points by default. A step then trains the

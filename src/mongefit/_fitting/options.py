@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -61,6 +62,7 @@ class Checked(NamedTuple):
     seed: int
     penalties: list[Weighted]
     dual_solver: DualSolver
+    spared: float
 
 
 def check_options(options: FitOptions) -> Checked:
@@ -88,7 +90,10 @@ def check_options(options: FitOptions) -> Checked:
     if penalties is None:
         started = isinstance(options.diffeo, str) and options.diffeo in STARTED
         penalties = [1e-7 * CostSize(), *([1e-3 * Departure()] if started else [])]
-    return Checked(schedules, seed, check_terms(penalties, "penalties"), dual)
+    spared = options.validation_fraction
+    if isinstance(spared, bool) or not isinstance(spared, Real) or not 0 <= spared < 1:
+        raise wrong_option("validation_fraction", "a number from 0 to below 1", spared)
+    return Checked(schedules, seed, check_terms(penalties, "penalties"), dual, float(spared))
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:

@@ -31,6 +31,9 @@ from mongefit.errors import DataError, Option, ignored_warnings, noted_warnings,
 from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, Term, Weighted
 from mongefit.losses._base import Direction
 
+ENOUGH_CLONES = 20
+"""From so many clones on some are kept from training to stop early by."""
+
 
 class Task(NamedTuple):
     """A fit that is checked and not trained.
@@ -113,6 +116,8 @@ def prepare(
     held_out = check_validation_pairs(
         data.validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
     )
+    if held_out is None and learn and options.max_iter:
+        known, held_out = _spare(known, checked.spared, checked.seed)
     costs = [
         cast(build_cost(clouds, known, options, checked.seed + k), clouds.x.dtype)
         for k in range(options.n_init)
@@ -145,6 +150,24 @@ def prepare(
             n_init=Option("n_init"),
         )
     return _with_problem(task, checked, losses)
+
+
+def _spare(
+    known: Knowledge, fraction: float, seed: int
+) -> tuple[Knowledge, NDArray[np.int64] | None]:
+    """Keep the pairs of some clones from training, to stop early by, where there are enough."""
+    if known.pairs is None or known.clones is None or known.pair_weight is None:
+        return known, None
+    counted = np.unique(known.clones[known.pair_weight > 0])
+    count = round(fraction * len(counted))
+    if len(counted) < ENOUGH_CLONES or count == 0:
+        return known, None
+    drawn = np.random.default_rng(seed).permutation(counted)[:count]
+    out = np.isin(known.clones, drawn)
+    held_out = known.pairs[out & (known.pair_weight > 0)]
+    weight = np.where(out, 0.0, known.pair_weight)
+    weight *= np.count_nonzero(weight) / weight.sum()
+    return known._replace(pair_weight=weight), held_out
 
 
 def _check_knowledge(
