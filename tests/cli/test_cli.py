@@ -242,7 +242,7 @@ class TestDemo:
         assert "held-out pairs" in result.stdout
 
     def test_options_are_those_of_a_map(self, demo, tmp_path, monkeypatch):
-        out, _, folder = demo
+        out, *_ = demo
         monkeypatch.chdir(tmp_path)
         *_, fit, _ = advice(out)
         same = (*SIZES, "--epsilon", "0.05,0.002", "--max-iter", STEPS, "--seed", "3")

@@ -59,8 +59,6 @@ FOR_GROUPS: dict[str, Any] = {
 TRAINING: dict[str, Any] = {
     "max_iter": 100, "learning_rate": 0.02, "diffeo_learning_rate": 0.01,
 }  # fmt: skip
-HOPELESS = 1.1
-"""How much larger the error of a trained candidate may be on the first fold than the best's."""
 REPEATS, MANY_CLONES = 3, 40
 """How often the pairs are divided into folds, with fewer clones than these."""
 HEADERS = {
@@ -122,7 +120,7 @@ def fit_best(
     ):
         with summarised_warnings("fits"):
             training = Trainer(
-                chooser.held, chooser.part, chooser.units, scoring, seed, kept, groups
+                chooser.held, chooser.part, chooser.centre, chooser.scale, scoring, kept, groups
             )
             if named is None:
                 entries = chooser.families(kept, bar, training)
@@ -153,7 +151,7 @@ def fit_best(
         simple = chooser.simple()
         report = chooser.report(entries, best, model, simple)
     chooser.warn_if_beaten(best, simple)
-    found = results(entries, chooser.held, scoring, chooser.units.out_of, chooser.scale)
+    found = results(entries, chooser.held, scoring, chooser.out_of, chooser.scale)
     score = float(found["mean_test_score"][entries.index(best)])
     return Best(model, score, found, report)
 
@@ -163,7 +161,7 @@ class _Chooser(NamedTuple):
 
     held: HeldOut
     part: Thinned
-    units: Units
+    centre: NDArray[np.float64]
     scale: float
     scoring: Scoring | Loss
     n_jobs: int | None
@@ -184,12 +182,12 @@ class _Chooser(NamedTuple):
         with double_precision():
             units = Units.of(known.x, known.y, a, b)
             x, y = (np.asarray(units.into(points), np.float64) for points in (part.x, part.y))
-            scale = float(units.scale)
+            centre, scale = np.asarray(units.centre), float(units.scale)
         held = HeldOut(
             x, y, part.a, part.b, part.pairs, known.weight, known.clone, np.stack(fold),
             distances(y, y),
         )  # fmt: skip
-        return cls(held, part, units, scale, scoring, settings.n_jobs, seed)
+        return cls(held, part, centre, scale, scoring, settings.n_jobs, seed)
 
     def arrays(self) -> list[Any]:
         """All that judgements depend on."""
@@ -197,10 +195,10 @@ class _Chooser(NamedTuple):
         return [held.x, held.y, held.a, held.b, held.pairs, held.weight, held.clone, held.fold]
 
     def pick(self, entries: list[Entry]) -> Entry:
-        return pick(entries, self.held, self.scoring, self._out_of)
+        return pick(entries, self.held, self.scoring, self.out_of)
 
-    def _out_of(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(points * self.scale + np.asarray(self.units.centre))
+    def out_of(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(points * self.scale + self.centre)
 
     def families(self, kept: KeptPaths, bar: ProgressBar, training: Trainer) -> list[Entry]:
         """The quadratic families in closed form, and those with a matrix trained further."""
@@ -218,7 +216,7 @@ class _Chooser(NamedTuple):
         best, compare = self.pick(entries), Comparison(self.held)
         bar.describe("training")
         if compare.mean(squares(best.judged, self.held)) > negligible(self.held, compare):
-            hopeless = HOPELESS * self._first_fold(best)
+            hopeless = self._first_fold(best)
             for diffeo in dict.fromkeys(family.diffeo for family in FAMILIES):
                 name = str(Family(diffeo, "matrix"))
                 if same := [entry for entry in entries if entry.family == name]:
@@ -262,7 +260,7 @@ class _Chooser(NamedTuple):
         for name, (predicted, predict) in simple.items():
             missed = np.linalg.norm(predicted - held.truth, axis=1)
             rmse, mean = np.sqrt(compare.mean(missed**2)), compare.mean(missed)
-            spread = self._divergence(self._out_of(predict(held.x)))
+            spread = self._divergence(self.out_of(predict(held.x)))
             rows.append((name, self.scale * rmse, self.scale * mean, spread, "simple", name, False))
         often = "" if len(held.fold) == 1 else f", {len(held.fold)} times"
         notes = (
@@ -295,7 +293,7 @@ class _Chooser(NamedTuple):
         }
         name = min(errors, key=lambda each: compare.mean(errors[each]))
         own = squares(best.judged, held)
-        if compare.within(own, errors[name]) or compare.mean(own) <= negligible(held, compare):
+        if compare.within(own, errors[name], 2) or compare.mean(own) <= negligible(held, compare):
             return
         ours, theirs = (self.scale * np.sqrt(compare.mean(each)) for each in (own, errors[name]))
         warn_user(

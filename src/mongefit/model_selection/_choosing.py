@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from mongefit.errors import OptionError, TrainingError, did_you_mean
 from mongefit.model_selection._judging import HeldOut, Judged
 
+GUARD = 0.5
+"""Standard errors by which the RMSE of what is chosen by another score may be above the least."""
+
 Scoring = Literal["energy", "rmse", "likelihood"]
 Loss = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
@@ -89,10 +92,12 @@ class Comparison:
         count = int(np.count_nonzero(self._size))
         return float(np.sqrt(np.sum(sums**2) * count / max(count - 1, 1)))
 
-    def within(self, loss: NDArray[np.float64], best: NDArray[np.float64]) -> bool:
-        """Whether a loss is no more than one standard error above another."""
+    def within(
+        self, loss: NDArray[np.float64], best: NDArray[np.float64], errors: float = 1
+    ) -> bool:
+        """Whether a loss is no more than so many standard errors above another."""
         away = loss - best
-        return self.mean(away) <= self.error(away)
+        return self.mean(away) <= errors * self.error(away)
 
 
 def negligible(known: HeldOut, compare: Comparison) -> float:
@@ -111,8 +116,8 @@ def pick(
 
     The same goes for those whose error is negligible.
 
-    What is chosen by a distribution's score is chosen among those whose RMSE cannot be told from
-    the least: with few pairs a score alone may prefer a map that misses more.
+    What is chosen by a distribution's score is chosen among those whose RMSE is close to the least:
+    with few pairs a score alone may prefer a map that misses more.
     """
     compare = Comparison(known)
     missed = [squares(entry.judged, known) for entry in entries]
@@ -129,7 +134,7 @@ def pick(
         return entries[min(same, key=lambda k: compare.mean(scores[k]))]
     if scoring in ("energy", "likelihood"):
         least = min(finite, key=lambda k: compare.mean(missed[k]))
-        finite = [k for k in finite if compare.within(missed[k], missed[least])]
+        finite = [k for k in finite if compare.within(missed[k], missed[least], GUARD)]
     best = min(finite, key=lambda k: compare.mean(scores[k]))
     close = [k for k in finite if compare.within(scores[k], scores[best])]
     family = entries[close[0]].family

@@ -255,8 +255,12 @@ def stopped(estimator: MongeMap, steps: int, *, batch_size: int | None) -> Monge
         # Geometric, as `training.Schedule` is.
         schedules[name] = (start, start * (end / start) ** share)
     return unfitted(estimator).set_params(
-        max_iter=steps, validation_fraction=0.0, many_to_many=True, batch_size=batch_size,
-        verbose=0, **schedules,
+        max_iter=steps,
+        validation_fraction=0.0,
+        many_to_many=True,
+        batch_size=batch_size,
+        verbose=0,
+        **schedules,
     )
 
 

@@ -11,7 +11,7 @@ from sklearn.base import clone as unfitted
 
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._fitting import Record, conditional, corrections, log_density, transport_points
-from mongefit._transport import EntropicMap, Units
+from mongefit._transport import EntropicMap
 from mongefit.errors import TrainingError
 from mongefit.metrics._energy import energy_scores
 from mongefit.model_selection._choosing import Entry
@@ -20,7 +20,7 @@ from mongefit.model_selection._judging import Fold, HeldOut, Judged, join
 from mongefit.model_selection._keeping import KeptPaths
 from mongefit.model_selection._selecting import smoothed, stopped
 
-PATIENCE = 3
+PATIENCE = 2
 """Reports, one every ten steps, without a lower error after which training is hopeless."""
 # What the last fit sets for itself.
 _SET = ("batch_size", "many_to_many", "normalize_weight", "random_state", "strict", "verbose")
@@ -31,17 +31,16 @@ class Trainer(NamedTuple):
 
     held: HeldOut
     part: Thinned
-    units: Units
+    centre: NDArray[np.float64]
+    scale: float
     scoring: Any
-    seed: int
     kept: KeptPaths
     groups: Any
 
     def judge(self, name: str, estimator: MongeMap, hopeless: float | None = None) -> list[Entry]:
         """A candidate after the best number of steps; nothing if it could not be trained.
 
-        With ``hopeless`` it is also nothing if the error of the first fold stays above that, or if
-        training is no gain.
+        With ``hopeless`` it is also nothing if the error of the first fold stays above that.
         """
         key = f"{name}\n{estimator.get_params(deep=False)!r}"
         folds = list(self.held.folds())
@@ -99,8 +98,8 @@ class Trainer(NamedTuple):
                 history = self._fit(model, fold, patience).history_
             except TrainingError:
                 return np.full(steps + 1, np.inf)
-            if "applied" not in history:  # it ended before the first step
-                return np.full(steps + 1, np.inf)
+            if "applied" not in history:  # a fixed cost
+                return np.zeros(1)
             error = np.where(history["applied"], history["validation_rmse"], np.inf)
             # Where it was stopped it stays as it was.
             error = np.append(error, np.full(steps + 1 - len(error), error[-1]))
@@ -120,10 +119,9 @@ class Trainer(NamedTuple):
         surprise = np.full(len(points), np.nan)
         if self.scoring == "likelihood":
             surprise = -log_density(fitted, points, truth - moved)
-        scale = float(self.units.scale)
         return Judged(
-            (image - np.asarray(self.units.centre)) / scale,
-            energy_scores(weights, self.part.y, truth - moved) / scale,
+            (image - self.centre) / self.scale,
+            energy_scores(weights, self.part.y, truth - moved) / self.scale,
             surprise,
         )
 
