@@ -35,7 +35,12 @@ RNG = np.random.default_rng(0)
 X, Y, Z = (np.round(RNG.normal(size=(N, D)) * 2**20) / 2**20 for _ in range(3))
 PAIRS = np.stack([np.arange(N), RNG.permutation(N)], axis=1)
 EPSILON = 0.1
-LEARNED = {"hidden_layer_sizes": (8, 8), "max_iter": 3, "epsilon": EPSILON}
+LEARNED = {
+    "validation_fraction": 0.0,
+    "hidden_layer_sizes": (8, 8),
+    "max_iter": 3,
+    "epsilon": EPSILON,
+}
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -303,8 +308,8 @@ def test_a_map_that_fails_the_check_is_not_called_converged(euclidean, monkeypat
         original = training.solve_map
         other = np.where(np.arange(N) == 3, 1 + 1e-6 if what == "plan" else np.nan, 1.0)[:, None]
 
-        def worse_plan(*arguments):
-            solved = original(*arguments)
+        def worse_plan(*arguments, **options):
+            solved = original(*arguments, **options)
             return solved._replace(plan=other * np.asarray(solved.plan))
 
         monkeypatch.setattr(training, "solve_map", worse_plan)

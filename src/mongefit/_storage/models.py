@@ -7,7 +7,6 @@ finds damage; it is not a signature and says nothing about who wrote the file.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -220,7 +219,10 @@ def _describe_choice(estimator: MongeMapCV, parts: _Parts) -> dict[str, Any]:
         "options": describe_options(options, "choice.", parts),
         "score": score if np.isfinite(score) else None,
         "results": columns,
-        "report": None if report is None else dataclasses.asdict(report),
+        # Pairs keep their order in JSON.
+        "report": None
+        if report is None
+        else {"rows": report.rows, "headers": list(report.headers.items()), "notes": report.notes},
     }
     best = _describe_map(estimator.best_estimator_, "", parts)
     return best | {"estimator": "MongeMapCV", "choice": choice}
@@ -338,7 +340,7 @@ def _restore_choice(header: dict[str, Any], restorer: Restorer) -> MongeMapCV:
         for name, column in choice["results"].items()
     }
     estimator.report_ = report and Table(
-        tuple(report["rows"]), dict(report["headers"]), tuple(report["notes"])
+        tuple(report["rows"]), dict(map(tuple, report["headers"])), tuple(report["notes"])
     )
     return estimator
 

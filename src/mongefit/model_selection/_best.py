@@ -253,13 +253,13 @@ class _Chooser(NamedTuple):
             spread = None
             if entry is best:
                 spread = self._divergence(model.transform(self.part.x))
-            rmse = self.scale * np.sqrt(compare.mean(squares(entry.judged, held)))
+            rmse = self.scale * compare.mean(squares(entry.judged, held)) ** 0.5
             energy = self.scale * compare.mean(entry.judged.energy)
             chosen = entry is best
             rows.append((family, rmse, energy, spread, "candidate", entry.name, chosen))
         for name, (predicted, predict) in simple.items():
             missed = np.linalg.norm(predicted - held.truth, axis=1)
-            rmse, mean = np.sqrt(compare.mean(missed**2)), compare.mean(missed)
+            rmse, mean = compare.mean(missed**2) ** 0.5, compare.mean(missed)
             spread = self._divergence(self.out_of(predict(held.x)))
             rows.append((name, self.scale * rmse, self.scale * mean, spread, "simple", name, False))
         often = "" if len(held.fold) == 1 else f", {len(held.fold)} times"
