@@ -100,6 +100,13 @@ def test_value_and_derivative_agree_with_those_over_all_pairs(name, symmetric):
     agree(found, expected, (sparse_slope, slope))
 
 
+@pytest.mark.parametrize("name", REQUESTS)
+def test_vectors_are_numbered_as_they_are_listed(name):
+    request, (_, u, v) = requested(name), latent()
+    rows, columns = request.pair(jnp.arange(request.count))
+    np.testing.assert_array_equal(u[rows] - v[columns], request.displacements(u, v))
+
+
 def test_many_pairs_are_left_out():
     s, t = weights(pairwise(*latent(), requested())[0], *REQUESTS["all"])
     kept = requested().weighted(s, t, LEFT_OUT["float64"])
@@ -110,6 +117,7 @@ def test_many_pairs_are_left_out():
 def test_blocks_of_pairs_give_what_all_at_once_do(name, monkeypatch):
     arguments = latent()
     expected, slope = eqx.filter_value_and_grad(sparse)(arguments, name)
+    monkeypatch.setattr("mongefit._pairs.derivatives.one_chunk", lambda pairs: False)
     monkeypatch.setattr(sweeps, "SEARCHED", 7 * M)
     monkeypatch.setattr(sweeps, "chunk_size", lambda pairs: min(pairs, 64))
     jax.clear_caches()
