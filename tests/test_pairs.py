@@ -213,7 +213,8 @@ def test_mixed_precision_trains_as_well():
 
 def test_units_of_clouds_of_very_different_sizes():
     """Divided by the smaller one, the squares of the larger would overflow."""
-    x, y = np.array([[-1.0], [1.0]]), np.array([[-1e200], [1e200]])
-    half = np.full(2, 0.5)
+    x = np.array([[-1.0], [0.0], [1.0]])
+    y, third = 1e200 * x, np.full(3, 1 / 3)
     for first, second in ((x, y), (y, x)):
-        np.testing.assert_allclose(Units.of(first, second, half, half).scale, np.sqrt(0.5) * 1e200)
+        units = Units.of(first, second, third, third)
+        np.testing.assert_allclose(units.scale, np.sqrt(1 / 3) * 1e200)
