@@ -100,6 +100,13 @@ def test_value_and_derivative_agree_with_those_over_all_pairs(name, symmetric):
     agree(found, expected, (sparse_slope, slope))
 
 
+@pytest.mark.parametrize("name", REQUESTS)
+def test_vectors_are_numbered_as_they_are_listed(name):
+    request, (_, u, v) = requested(name), latent()
+    rows, columns = request.pair(jnp.arange(request.count))
+    np.testing.assert_array_equal(u[rows] - v[columns], request.displacements(u, v))
+
+
 def test_many_pairs_are_left_out():
     s, t = weights(pairwise(*latent(), requested())[0], *REQUESTS["all"])
     kept = requested().weighted(s, t, LEFT_OUT["float64"])
@@ -110,6 +117,7 @@ def test_many_pairs_are_left_out():
 def test_blocks_of_pairs_give_what_all_at_once_do(name, monkeypatch):
     arguments = latent()
     expected, slope = eqx.filter_value_and_grad(sparse)(arguments, name)
+    monkeypatch.setattr("mongefit._pairs.derivatives.one_chunk", lambda pairs: False)
     monkeypatch.setattr(sweeps, "SEARCHED", 7 * M)
     monkeypatch.setattr(sweeps, "chunk_size", lambda pairs: min(pairs, 64))
     jax.clear_caches()
@@ -205,7 +213,8 @@ def test_mixed_precision_trains_as_well():
 
 def test_units_of_clouds_of_very_different_sizes():
     """Divided by the smaller one, the squares of the larger would overflow."""
-    x, y = np.array([[-1.0], [1.0]]), np.array([[-1e200], [1e200]])
-    half = np.full(2, 0.5)
+    x = np.array([[-1.0], [0.0], [1.0]])
+    y, third = 1e200 * x, np.full(3, 1 / 3)
     for first, second in ((x, y), (y, x)):
-        np.testing.assert_allclose(Units.of(first, second, half, half).scale, np.sqrt(0.5) * 1e200)
+        units = Units.of(first, second, third, third)
+        np.testing.assert_allclose(units.scale, np.sqrt(1 / 3) * 1e200)

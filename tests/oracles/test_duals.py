@@ -117,6 +117,12 @@ def test_disconnected_plans_are_solved(uniform):
     assert jnp.all(jnp.isfinite(gradient))
 
 
+def test_weights_are_uniform_unless_they_are_given():
+    found = DualProblem(jnp.ones((3, 2)), eps=0.1)
+    np.testing.assert_allclose(found.a, 1 / 3)
+    np.testing.assert_allclose(found.b, 1 / 2)
+
+
 def test_sinkhorn_takes_the_steps_of_sinkhorn():
     C, a, b, eps = map(jnp.asarray, problem(uniform=False, epsilon=0.1))
     start = jnp.asarray(np.random.default_rng(0).normal(size=12))
