@@ -276,7 +276,8 @@ def conditional(model: Any, X: Points) -> tuple[Points, Points, Points] | None:
     fitted = getattr(model, "map_", None)
     if fitted is None:
         return None
-    points = np.asarray(fitted.units.out_of(fitted.y))
+    units = fitted.units
+    points = np.asarray(fitted.y) * np.asarray(units.scale) + np.asarray(units.centre)
     exponent = (np.asarray(fitted.g) - model.cost_matrix(X, points)) / float(fitted.eps)
     weights: Points = softmax(np.log(np.asarray(fitted.b)) + exponent, axis=1)
     shift = np.zeros_like(X)

@@ -105,16 +105,16 @@ def residuals(
 def shrunk_covariance(points: Points, weight: Weights, groups: NDArray[np.int64]) -> Points:
     """The covariance of rows, shrunk towards a round one by how few groups there are.
 
-    The share of the round one is that of Chen, Wiesel, Eldar and Hero (2010), "oracle approximating
-    shrinkage", with a group counted as one observation.
+    The share of the round one is the "oracle approximating shrinkage" of Chen, Wiesel, Eldar and
+    Hero (2010), as scikit-learn has it, with a group counted as one observation.
     """
     share = weight / weight.sum()
     centred = points - share @ points
     dim, count = points.shape[1], len(np.unique(groups[weight > 0]))
     found = (share[:, None] * centred).T @ centred
     trace, square = float(np.trace(found)), float(np.sum(found * found))
-    above = (1 - 2 / dim) * square + trace**2
-    below = (count + 1 - 2 / dim) * (square - trace**2 / dim)
+    above = square + trace**2
+    below = (count + 1) * (square - trace**2 / dim)
     shrink = 1.0 if below <= 0 else min(1.0, above / below)
     return (1 - shrink) * found + shrink * trace / dim * np.eye(dim)
 

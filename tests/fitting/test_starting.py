@@ -102,8 +102,7 @@ def test_groups_stay_together():
 def test_shrinking_is_that_of_scikit_learn(data):
     x, *_ = data
     found = shrunk_covariance(x, np.ones(N), np.arange(N))
-    # scikit-learn leaves out the terms 2/d of the paper.
-    np.testing.assert_allclose(found, OAS().fit(x).covariance_, rtol=0.03, atol=0.03)
+    np.testing.assert_allclose(found, OAS().fit(x).covariance_, rtol=1e-10)
     # One group says nothing of directions.
     alone = shrunk_covariance(x, np.ones(N), np.zeros(N, int))
     np.testing.assert_allclose(alone, np.trace(alone) / D * np.eye(D), atol=1e-12)

@@ -38,7 +38,8 @@ def energy_score(
     from mongefit._fitting import corrections
 
     fitted = model.map_
-    points = np.asarray(fitted.units.out_of(np.asarray(fitted.y, np.float64)))
+    units = fitted.units
+    points = np.asarray(fitted.y) * np.asarray(units.scale) + np.asarray(units.centre)
     moved = corrections(fitted, check_points(X, "X"))
     return float(share @ energy_scores(model.conditional(X).toarray(), points, truth - moved))
 
