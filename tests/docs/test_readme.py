@@ -48,12 +48,12 @@ def run(tmp_path, monkeypatch):
 
 def test_the_estimator_example_and_the_guides_pictures(run, tmp_path):
     code = reduced(
-        blocks("README.md", "python")[0],
+        "".join(blocks("README.md", "python")[:2]),
         {
             "t_shape(128": "t_shape(24",
             "np.arange(128)": "np.arange(24)",
             "(32, 32)": "(8, 8)",
-            "verbose=1": "verbose=1, max_iter=5",
+            "(0.05, 0.002)": "(0.05, 0.002), max_iter=5",
         },
     )
     guide = reduced(
@@ -67,12 +67,12 @@ def test_the_estimator_example_and_the_guides_pictures(run, tmp_path):
     model, same, new_points = names["model"], names["same"], names["new_X"]
     assert (same.transform(new_points) == model.transform(new_points)).all()
     files = {path.name for path in tmp_path.iterdir()}
-    assert {"model.mongefit", "map.png", "history.png"} <= files
+    assert {"model.mongefit", "map.png", "choice.png", "history.png"} <= files
 
 
 def test_the_functional_core_in_eleven_lines(run):
     """Its last one promises a derivative in every weight."""
-    core, adapter = blocks("README.md", "python")[1:3]
+    core, adapter = blocks("README.md", "python")[2:4]
     assert len([line for line in core.splitlines() if line.strip()]) == 11
     names = run(core + adapter)
     assert jax.tree.structure(names["gradient"]) == jax.tree.structure(names["cost"])
@@ -80,7 +80,7 @@ def test_the_functional_core_in_eleven_lines(run):
         assert bool(jnp.all(jnp.isfinite(derivative) & (derivative != 0)))
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/guide.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/choosing.md"])
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
