@@ -32,6 +32,7 @@ from ._estimators.monge_map import MongeMap as MongeMap
 from ._fitting import Record as Record
 from ._flows import AffineMap as AffineMap
 from ._flows import AutoregressiveFlow as AutoregressiveFlow
+from ._flows import ComposedMap as ComposedMap
 from ._flows import Diffeo as Diffeo
 from ._flows import KernelMap as KernelMap
 from ._inverse import ConjugateICNN as ConjugateICNN

@@ -16,12 +16,12 @@ from mongefit._convex import (
     PowerNorm,
     SquaredEuclidean,
 )
-from mongefit._flows import AffineMap, AutoregressiveFlow, KernelMap
+from mongefit._flows import AffineMap, AutoregressiveFlow, ComposedMap, KernelMap
 from mongefit._inverse import ConjugateICNN
 from mongefit.baselines._elastic import ElasticCost
 from mongefit.baselines._linear_costs import FeatureCost, PowersCost, QuadraticCost
 from mongefit.losses import CorrectMass, Directional, Groups, LowRank, Paired, TargetFit, WrongMass
-from mongefit.penalties import CostSize, DirichletEnergy, FlowSimilarity, LogDet
+from mongefit.penalties import CostSize, Departure, DirichletEnergy, FlowSimilarity, LogDet
 
 
 def shaken(tree, size=0.3, seed=7):
@@ -92,6 +92,9 @@ DIFFEOS = {
     "three blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(1), n_blocks=3, width=8),
     "four blocks": lambda dim: AutoregressiveFlow(dim, key=jr.key(2), width=8, depth=2),
     "affine": lambda dim: AffineMap(dim),
+    "affine, then a flow": lambda dim: ComposedMap(
+        AffineMap(dim), AutoregressiveFlow(dim, key=jr.key(0), n_blocks=1, width=8)
+    ),
     "kernel": lambda dim: KernelMap(10 * jr.normal(jr.key(6), (7, dim)), 10.0),
 }
 
@@ -111,4 +114,5 @@ PENALTIES = {
     "flow similarity": lambda dim: FlowSimilarity(),
     "Dirichlet energy": lambda dim: DirichletEnergy(),
     "log-determinant": lambda dim: LogDet(),
+    "departure": lambda dim: Departure(),
 }

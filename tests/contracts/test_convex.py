@@ -11,10 +11,18 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from mongefit._convex import ConvexFunction, LearnedMatrix, LowRankMatrix, PowerNorm, network
+from mongefit._convex import (
+    ICNN,
+    ConvexFunction,
+    LearnedMatrix,
+    LowRankMatrix,
+    PowerNorm,
+    network,
+)
 from mongefit._costs import pairwise_value
 from mongefit._inverse import ConjugateICNN, LBFGSInverse, NewtonInverse, inverse_gradient
 from mongefit._inverse.solvers import default_tolerance
+from mongefit.errors import OptionError
 from tests.contracts.families import CONVEX, as_float32, shaken
 
 family = pytest.mark.parametrize("name", CONVEX.keys())
@@ -288,3 +296,23 @@ def test_lbfgs_finds_the_same_inverse_as_newton():
     assert np.all(inverse.converged)
     assert inverse.residual.max() <= 1e-10
     np.testing.assert_allclose(inverse.z, z, atol=1e-8)
+
+
+def test_costs_start_from_a_matrix():
+    A = np.array([[2.0, 0.5], [0.5, 1.0]])
+    np.testing.assert_allclose(LearnedMatrix(2, matrix=A).matrix, A, rtol=1e-12)
+    # Of a low-rank one the large directions, and the mean of the others.
+    B = np.diag([9.0, 4.0, 1.5, 0.5])
+    found = np.asarray(LowRankMatrix(4, 2, key=jr.key(0), matrix=B).matrix)
+    np.testing.assert_allclose(np.diag(found), [9.0, 4.0, 1.0, 1.0], atol=0.6)
+    # An ICNN is close to it, and exact in its quadratic part.
+    h = ICNN(2, (4,), key=jr.key(0), matrix=A, gain=1e-9)
+    z = jr.normal(jr.key(1), (5, 2))
+    np.testing.assert_allclose(h.value(z), 0.5 * jnp.sum(z @ A * z, axis=1), rtol=1e-6)
+    for wrong in (A[:1], [[1.0, 0.2], [0.0, 1.0]], np.eye(3)):
+        with pytest.raises(OptionError, match="matrix must be symmetric"):
+            LearnedMatrix(2, matrix=wrong)
+    with pytest.raises(OptionError, match="eigenvalue"):
+        LearnedMatrix(2, alpha=0.5, matrix=0.1 * np.eye(2))
+    with pytest.raises(OptionError, match="without its quadratic"):
+        ICNN(2, (4,), key=jr.key(0), quadratic=False, matrix=A)
