@@ -3,13 +3,15 @@
 The data are day 2 and day 4 of Weinreb et al. (Science 2020, GSE140802) in principal components,
 with clones seen on both days: an npz file with x, y, clone_x, clone_y and annotation_y.
 
+    python benchmarks/larry.py larry_day2_day4.npz --parts default --dims 10
     python benchmarks/larry.py larry_day2_day4.npz --parts nested --dims 10
     python benchmarks/larry.py larry_day2_day4.npz --parts coverage losses
     python benchmarks/larry.py larry_day2_day4.npz --report results.jsonl --figure curve.png
 
-Every part prints JSON lines, of which ``--report`` makes tables and a figure. ``nested`` chooses
-settings within each of five folds and judges on the clones of the fold; ``coverage`` counts how
-many of these lie within the radii of an ensemble; ``losses`` compares ways to use clones.
+Every part prints JSON lines, of which ``--report`` makes tables and a figure. ``default`` and
+``nested`` choose settings within each of five folds and judge on the clones of the fold:
+`MongeMapCV` without options, and the networks of `select`. ``coverage`` counts how many of these
+clones lie within the radii of an ensemble; ``losses`` compares ways to use clones.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ import argparse
 import json
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 
-from mongefit import EnsembleMap, MongeMap
+from mongefit import EnsembleMap, MongeMap, MongeMapCV
 from mongefit.baselines import EuclideanMap, IdentityMap, NearestPair, PairedRidge, TargetMean
 from mongefit.losses import Groups, Paired
 from mongefit.metrics import Table, evaluate
@@ -61,6 +64,20 @@ def divergences(fitted: dict, known: Known) -> dict[str, float]:
     return {row["name"]: 2 * row["sinkhorn_divergence"] for row in table.rows}
 
 
+def default(known: Known, types: np.ndarray, dim: int, fold: int) -> dict:
+    """Fit without a fold and without options, on all points, and judge on the fold."""
+    started = time.perf_counter()
+    held_out = known.folds(5, 0) == fold
+    rest = known.without(held_out)
+    model = MongeMapCV()
+    model.fit(rest.x, rest.y, pairs=rest.pairs, pair_weight=rest.weight, clones=rest.clone)
+    seconds = time.perf_counter() - started
+    return {
+        "part": "default", "dim": dim, "fold": fold, "seconds": seconds,
+        "choice": {name: str(value) for name, value in model.best_params_.items()},
+    } | judge({"learned": model}, known, types, held_out)  # fmt: skip
+
+
 def nested(known: Known, types: np.ndarray, dim: int, fold: int, max_points: int) -> dict:
     """Choose without a fold, fit without it on all points, and judge on it at every epsilon."""
     started = time.perf_counter()
@@ -77,18 +94,29 @@ def nested(known: Known, types: np.ndarray, dim: int, fold: int, max_points: int
     weight = np.where(held_out, 0.0, known.weight)
     model = stopped(candidates[choice.name], choice.steps, batch_size=max_points)
     model.fit(known.x, known.y, pairs=known.pairs, pair_weight=weight)
-    rest = {"pairs": known.pairs[~held_out], "pair_weight": known.weight[~held_out]}
-    maps = {"learned": model}
+    maps: dict[str, Any] = {"learned": model}
     for epsilon in EPSILONS:
-        maps[f"learned at {epsilon:g}"] = EuclideanMap(model.map_.cost.h, epsilon=epsilon)
-        maps[f"squared Euclidean at {epsilon:g}"] = EuclideanMap(epsilon=epsilon)
+        again = EuclideanMap(model.map_.cost.h, epsilon=epsilon)
+        maps[f"learned at {epsilon:g}"] = again.fit(known.x, known.y)
+    found = judge(maps, known, types, held_out)
+    return {
+        "part": "nested", "dim": dim, "fold": fold, "choice": vars(choice),
+        "paths": {name: path[::5].tolist() for name, path in paths.items()},
+        "seconds": time.perf_counter() - started,
+    } | found  # fmt: skip
+
+
+def judge(maps: dict[str, Any], known: Known, types: np.ndarray, held_out: np.ndarray) -> dict:
+    """What fitted maps say of held-out pairs, beside squared Euclidean and trivial predictors."""
+    rest = {"pairs": known.pairs[~held_out], "pair_weight": known.weight[~held_out]}
+    others: dict[str, Any] = {
+        f"squared Euclidean at {epsilon:g}": EuclideanMap(epsilon=epsilon) for epsilon in EPSILONS
+    }
     trivial = (PairedRidge, NearestPair, TargetMean, IdentityMap)
-    maps |= {kind.__name__: kind(many_to_many=True) for kind in trivial}
+    others |= {kind.__name__: kind(many_to_many=True) for kind in trivial}
+    maps = maps | {name: each.fit(known.x, known.y, **rest) for name, each in others.items()}
     classify = KNeighborsClassifier(20).fit(known.y, types)
     truth = known.truth[held_out]
-    for name, each in maps.items():
-        if name != "learned":
-            each.fit(known.x, known.y, **rest)
     distances = divergences(maps, known)
     found = {}
     for name, fitted in maps.items():
@@ -99,12 +127,8 @@ def nested(known: Known, types: np.ndarray, dim: int, fold: int, max_points: int
             "type": (classify.predict(there) == types[known.pairs[held_out, 1]]).tolist(),
         }
     best = (classify.predict(truth) == types[known.pairs[held_out, 1]]).tolist()
-    return {
-        "part": "nested", "dim": dim, "fold": fold, "choice": vars(choice),
-        "rows": np.flatnonzero(held_out).tolist(), "found": found, "type_of_truth": best,
-        "paths": {name: path[::5].tolist() for name, path in paths.items()},
-        "seconds": time.perf_counter() - started,
-    }  # fmt: skip
+    rows = np.flatnonzero(held_out).tolist()
+    return {"rows": rows, "found": found, "type_of_truth": best}
 
 
 def coverage(known: Known, dim: int, fold: int, max_points: int) -> dict:
@@ -174,10 +198,11 @@ def _grouped_path(model: MongeMap, known: Known, folds: np.ndarray, max_points: 
 
 def report(known: Known, rows: list[dict], figure: str | None) -> None:
     """Tables of what was found, and the curve of RMSE against divergence."""
-    for dim in sorted({row["dim"] for row in rows if row["part"] == "nested"}):
-        those = [row for row in rows if row["part"] == "nested" and row["dim"] == dim]
-        tabulate(known, those, dim)
-        if dim == 10 and figure is not None:
+    judged = sorted({(row["part"], row["dim"]) for row in rows if "found" in row})
+    for part, dim in judged:
+        those = [row for row in rows if (row["part"], row["dim"]) == (part, dim)]
+        tabulate(known, those, f"{part}, {dim} components")
+        if part == "nested" and dim == 10 and figure is not None:
             draw(known, those, figure)
     covered = [row for row in rows if row["part"] == "coverage"]
     if covered:
@@ -193,7 +218,7 @@ def report(known: Known, rows: list[dict], figure: str | None) -> None:
             )
 
 
-def tabulate(known: Known, rows: list[dict], dim: int) -> None:
+def tabulate(known: Known, rows: list[dict], title: str) -> None:
     """RMSE, divergence and cell types of every map, with a paired bootstrap over clones."""
     held_out = np.concatenate([row["rows"] for row in rows]).astype(int)
     squares = {
@@ -203,7 +228,7 @@ def tabulate(known: Known, rows: list[dict], dim: int) -> None:
     outcome = CrossValidation(
         Table((), {}), squares, (), known.clone[held_out], np.zeros(len(held_out), int)
     )
-    print(f"\n{dim} components, {len(held_out)} pairs in {len(rows)} folds:\n")
+    print(f"\n{title}, {len(held_out)} pairs in {len(rows)} folds:\n")
     print("| | RMSE | divergence | cell type | RMSE of the learned map minus this |")
     print("|---|---|---|---|---|")
     for name in squares:
@@ -261,7 +286,7 @@ def draw(known: Known, rows: list[dict], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data")
-    parser.add_argument("--parts", nargs="+", default=["nested", "coverage", "losses"])
+    parser.add_argument("--parts", nargs="+", default=["default", "nested", "coverage", "losses"])
     parser.add_argument("--dims", nargs="+", type=int, default=[10])
     parser.add_argument("--folds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     kinds = ["pairs", "soft pairs", "robust pairs", "groups", "both"]
@@ -280,6 +305,8 @@ def main() -> None:
         known, types = read(options.data, dim)
         size = options.max_points
         for fold in options.folds:
+            if "default" in options.parts:
+                print(json.dumps(default(known, types, dim, fold)), flush=True)
             if "nested" in options.parts:
                 print(json.dumps(nested(known, types, dim, fold, size)), flush=True)
             if "coverage" in options.parts:
