@@ -119,6 +119,14 @@ def shrunk_covariance(points: Points, weight: Weights, groups: NDArray[np.int64]
     return (1 - shrink) * found + shrink * trace / dim * np.eye(dim)
 
 
+def standard_error(values: Weights, weight: Weights, groups: NDArray[np.int64]) -> float:
+    """The standard error of a weighted mean of values that go together in groups."""
+    share = weight / weight.sum()
+    sums = np.bincount(groups, share * (values - share @ values))
+    count = int(np.count_nonzero(np.bincount(groups, share)))
+    return float(np.sqrt(np.sum(sums**2) * count / max(count - 1, 1)))
+
+
 def median_distance(x: Points) -> float:
     """The median distance between rows, of at most 500 of them; 1 where there are no two."""
     some = x[np.linspace(0, len(x) - 1, min(len(x), 500)).astype(int)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from functools import partial
 
 import equinox as eqx
@@ -727,3 +728,26 @@ def quick_solver(monkeypatch):
 )
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)
+
+
+def test_a_map_that_loses_to_ridge_regression_says_so():
+    """A cloud turned by half a turn: squared Euclidean, hardly trained, is far off."""
+    points = np.random.default_rng(0).normal(size=(40, 2))
+    pairs = np.stack([np.arange(40)] * 2, axis=1)
+    with pytest.warns(UserWarning, match="kept from training") as caught:
+        MongeMap("matrix", max_iter=2).fit(points, 3.0 - points, pairs=pairs)
+    found = caught[0].message.message.fields
+    assert found["best"].startswith("ridge regression")
+    assert found["own"] > 1 and found["least"] < 1e-6
+
+
+@pytest.mark.parametrize(("sign", "count"), [(1, 40), (-1, 19)])
+def test_a_map_that_is_right_or_not_judged_does_not(sign, count):
+    """Targets are the sources, moved: the map is right. Of fewer than 20 pairs none are kept."""
+    points = np.random.default_rng(0).normal(size=(40, 2))
+    pairs = np.stack([np.arange(count)] * 2, axis=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = MongeMap("matrix", epsilon=0.001, max_iter=2)
+        model.fit(points, 3.0 + sign * points, pairs=pairs)
+    assert not any("kept from training" in str(each.message) for each in caught)

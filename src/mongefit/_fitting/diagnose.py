@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from mongefit._costs import Cost
 from mongefit._duals import DualSolution, default_tolerance
-from mongefit._fitting.data import connected_parts
+from mongefit._fitting.data import Clouds, connected_parts
 from mongefit._numerics import Status
+from mongefit._regression import linear_regression, standard_error
 from mongefit._runtime import compile_ahead, to_device
 from mongefit._transport import EntropicMap, Transported
+from mongefit._validation import Knowledge
 from mongefit.errors import ConvergenceWarning, InPython, Option, warn_or_raise, warn_user
 
 CHECKED = 1024
@@ -120,6 +122,43 @@ def report(found: dict[str, Any], *, strict: bool) -> None:
             skipped=found["skipped_steps"], where=InPython(" (see history_['applied'])"),
             learning_rate=learning_rate, epsilon=epsilon,
         )  # fmt: skip
+
+
+def warn_if_beaten(
+    clouds: Clouds, known: Knowledge, spared: NDArray[np.bool_], mapped: NDArray[np.float64]
+) -> None:
+    """Say so where a simple predictor is better on pairs that were kept from training.
+
+    ``mapped`` is where the map sends the sources of these pairs. An error below a hundredth of the
+    spread of the targets is good enough.
+    """
+    if known.pairs is None or known.pair_weight is None or known.clones is None:
+        return
+    x, y, told = clouds.source, clouds.target, known.pair_weight > 0
+    rows, columns = known.pairs[told].T
+    ridge = linear_regression(x[rows], y[columns], known.pair_weight[told], known.clones[told])
+    sources, truth = x[known.pairs[spared, 0]], y[known.pairs[spared, 1]]
+    squares = {
+        name: np.sum((each - truth) ** 2, axis=1)
+        for name, each in (
+            ("ridge regression on the other pairs", ridge(sources)),
+            ("the mean of the target", np.asarray(clouds.b, np.float64) @ y),
+            ("the identity", sources),
+        )
+    }
+    best = min(squares, key=lambda name: squares[name].mean())
+    own, spread = (((each - truth) ** 2).sum(axis=1) for each in (mapped, truth.mean(axis=0)))
+    away = own - squares[best]
+    doubt = 2 * standard_error(away, np.ones(len(away)), known.clones[spared])
+    if away.mean() <= doubt or own.mean() <= 1e-4 * spread.mean():
+        return
+    warn_user(
+        "On the pairs that were kept from training the map has an RMSE of {own:.4g}, and {best} "
+        "has {least:.4g}. Try MongeMapCV, which chooses by such pairs, or other values of {cost}, "
+        "{diffeo} and {epsilon}.",
+        own=np.sqrt(own.mean()), best=best, least=np.sqrt(squares[best].mean()),
+        cost=Option("cost"), diffeo=Option("diffeo"), epsilon=Option("epsilon"),
+    )  # fmt: skip
 
 
 def _map_plan_gap(fitted: EntropicMap, P, rows, images) -> float:

@@ -38,7 +38,8 @@ ENOUGH_CLONES = 20
 class Task(NamedTuple):
     """A fit that is checked and not trained.
 
-    ``held_out`` are validation pairs, ``costs`` has the cost of each start, and ``epsilon`` is the
+    ``held_out`` are validation pairs. ``spared`` says which of the known pairs they are if the fit
+    kept them from training itself. ``costs`` has the cost of each start, and ``epsilon`` is the
     relative regularisation of the map. Without a ``problem`` there is nothing to learn.
     """
 
@@ -50,6 +51,7 @@ class Task(NamedTuple):
     epsilon: float
     problem: CostProblem | BatchedProblem | None
     models: list[Model]
+    spared: NDArray[np.bool_] | None = None
 
     def bytes_per_step(self) -> int:
         """Memory that a step of one model needs."""
@@ -116,15 +118,18 @@ def prepare(
     held_out = check_validation_pairs(
         data.validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
     )
+    spared = None
     if held_out is None and learn and options.max_iter:
-        known, held_out = _spare(known, checked.spared, checked.seed)
+        known, spared = _spare(known, checked.spared, checked.seed)
+        if spared is not None:
+            held_out = known.pairs[spared]  # type: ignore[index]
     costs = [
         cast(build_cost(clouds, known, options, checked.seed + k), clouds.x.dtype)
         for k in range(options.n_init)
     ]
     check_convex(costs[0], clouds)
     epsilon = checked.schedules["epsilon"][1]
-    task = Task(options, clouds, known, held_out, costs, epsilon, None, [])
+    task = Task(options, clouds, known, held_out, costs, epsilon, None, [], spared)
     if not learn:
         return task
     chosen = choose_losses(known, costs[0]) if options.losses is None else options.losses
@@ -154,8 +159,11 @@ def prepare(
 
 def _spare(
     known: Knowledge, fraction: float, seed: int
-) -> tuple[Knowledge, NDArray[np.int64] | None]:
-    """Keep the pairs of some clones from training, to stop early by, where there are enough."""
+) -> tuple[Knowledge, NDArray[np.bool_] | None]:
+    """Keep the pairs of some clones from training, to stop early by, where there are enough.
+
+    What is known without them, and which pairs they are.
+    """
     if known.pairs is None or known.clones is None or known.pair_weight is None:
         return known, None
     counted = np.unique(known.clones[known.pair_weight > 0])
@@ -164,10 +172,9 @@ def _spare(
         return known, None
     drawn = np.random.default_rng(seed).permutation(counted)[:count]
     out = np.isin(known.clones, drawn)
-    held_out = known.pairs[out & (known.pair_weight > 0)]
     weight = np.where(out, 0.0, known.pair_weight)
     weight *= np.count_nonzero(weight) / weight.sum()
-    return known._replace(pair_weight=weight), held_out
+    return known._replace(pair_weight=weight), out & (known.pair_weight > 0)
 
 
 def _check_knowledge(

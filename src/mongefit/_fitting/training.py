@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mongefit._costs import Cost
 from mongefit._fitting.apply import compile_tasks, solve_map, transport_points
 from mongefit._fitting.data import hash_arrays
-from mongefit._fitting.diagnose import CHECKED, diagnose, evenly, report
+from mongefit._fitting.diagnose import CHECKED, diagnose, evenly, report, warn_if_beaten
 from mongefit._fitting.preparing import Task
 from mongefit._io import StrPath
 from mongefit._progress import TrainingBar
@@ -203,6 +203,10 @@ def finish(task: Task, runs: Sequence[Run]) -> Fitted:
         history["validation_rmse"] = history.pop("validation") * float(task.clouds.units.scale)
     fitted = finish_cost(task, best.model.cost, history)
     n_losses = 0 if task.problem is None else task.problem.recipe.n_losses
+    if task.spared is not None:
+        rows = task.clouds.source[task.known.pairs[task.spared, 0]]  # type: ignore[index]
+        mapped = transport_points(fitted.map, rows, reverse=False).points
+        warn_if_beaten(task.clouds, task.known, task.spared, np.asarray(mapped))
     return dataclasses.replace(fitted, losses=best.model.terms[:n_losses], scores=scores)
 
 

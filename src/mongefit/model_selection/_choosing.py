@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from mongefit._regression import standard_error
 from mongefit.errors import OptionError, TrainingError, did_you_mean
 from mongefit.model_selection._judging import HeldOut, Judged
 
@@ -80,17 +81,14 @@ class Comparison:
     def __init__(self, known: HeldOut):
         weight = known.weight[known.asked]
         self._weight: NDArray[np.float64] = weight / weight.sum()
-        self._clone = clone = known.clone[known.asked]
-        self._size = np.bincount(clone, self._weight)
+        self._clone = known.clone[known.asked]
 
     def mean(self, loss: NDArray[np.float64]) -> float:
         return float(self._weight @ loss)
 
     def error(self, loss: NDArray[np.float64]) -> float:
         """The standard error of the mean."""
-        sums = np.bincount(self._clone, self._weight * (loss - self.mean(loss)))
-        count = int(np.count_nonzero(self._size))
-        return float(np.sqrt(np.sum(sums**2) * count / max(count - 1, 1)))
+        return standard_error(loss, self._weight, self._clone)
 
     def within(
         self, loss: NDArray[np.float64], best: NDArray[np.float64], errors: float = 1
