@@ -516,7 +516,7 @@ FORGERIES = {
     "several scales": (
         "icnn",
         replace("map.units.scale", lambda s: s[None]),
-        "its units are not those of 2",
+        "its Units has a scale of the wrong kind",
     ),
     "huge cloud": ("icnn", set_header("shape", [10**9, 24, 2]), "needs float64[1000000000"),
     "many blocks": ("shared flow", set_header(*FLOW, "n_blocks", 10**9), "do not fit its sizes"),
