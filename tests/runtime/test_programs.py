@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -143,3 +144,21 @@ def test_an_interrupted_fit_waits_for_no_program():
     thread.join(60)
     assert not thread.is_alive()
     assert begun == [thread]
+
+
+def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch):
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("this system does not say how many memory maps a process has")
+
+    def used():
+        return maps.read_bytes().count(b"\n")
+
+    first = fit(dim=7)
+    kept = used()
+    programs.drop_programs_if_crowded()
+    assert used() >= kept  # far from the limit
+    monkeypatch.setattr(programs, "MOST_MAPS", 0.0)
+    programs.drop_programs_if_crowded()
+    assert used() < 0.9 * kept
+    np.testing.assert_array_equal(fit(dim=7).coupling_, first.coupling_)

@@ -24,7 +24,14 @@ from mongefit._fitting.options import (
 )
 from mongefit._numerics import cast
 from mongefit._options import FitOptions
-from mongefit._runtime import chunk_size, double_precision, dual_bytes, on_cpu, require_memory
+from mongefit._runtime import (
+    chunk_size,
+    double_precision,
+    drop_programs_if_crowded,
+    dual_bytes,
+    on_cpu,
+    require_memory,
+)
 from mongefit._training import BatchedProblem, CostProblem, Model, Recipe, learns
 from mongefit._validation import Knowledge, check_groups, check_pairs, check_validation_pairs
 from mongefit.errors import DataError, Option, ignored_warnings, noted_warnings, warn_user
@@ -110,6 +117,7 @@ def prepare(
     ``choose_losses`` gives the losses where the options name none. Without ``learn`` nothing is
     trained, and without ``use_knowledge`` pairs and groups are only checked.
     """
+    drop_programs_if_crowded()
     with noted_warnings() as notes:
         checked = check_options(options)
     clouds = check_clouds(data, dtype=options.dtype, normalize=options.normalize_weight)

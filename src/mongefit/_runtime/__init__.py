@@ -33,6 +33,7 @@ from mongefit._runtime.programs import TUNED as TUNED
 from mongefit._runtime.programs import Program as Program
 from mongefit._runtime.programs import compile_ahead as compile_ahead
 from mongefit._runtime.programs import compile_meanwhile as compile_meanwhile
+from mongefit._runtime.programs import drop_programs_if_crowded as drop_programs_if_crowded
 from mongefit._runtime.programs import filter_jit as filter_jit
 from mongefit._runtime.programs import usable_cores as usable_cores
 from mongefit._runtime.threads import lapack_threads as lapack_threads

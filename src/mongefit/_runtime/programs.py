@@ -100,6 +100,29 @@ def compile_ahead(program: Any, *arguments: Any, **options: Any) -> None:
     program.lower(*arguments, **options).compile()
 
 
+MOST_MAPS = 0.6
+"""Share of the memory maps of a process from which on compiled programs are dropped."""
+
+
+def drop_programs_if_crowded() -> None:
+    """Drop all compiled programs where the process is about to run out of memory maps.
+
+    On a CPU a program takes a hundred maps and more. Linux allows a process 65,530, and LLVM ends a
+    process that gets no more: a loop of fits to clouds of many sizes would come to that. Programs
+    that are needed again are compiled again.
+    """
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            used = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(2**20), b""))
+        with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+            most = int(file.read())
+    except (OSError, ValueError):
+        return  # another system, with other limits
+    if used > MOST_MAPS * most:
+        eqx.clear_caches()
+        jax.clear_caches()
+
+
 SPARE_CORES = 4
 """With fewer cores nothing is compiled in the background: the training program needs them."""
 
