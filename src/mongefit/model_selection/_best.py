@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mongefit._estimators.monge_map import MongeMap
+from mongefit._flows import KernelMap
 from mongefit._progress import ProgressBar
+from mongefit._regression import median_distance
 from mongefit._runtime import double_precision
 from mongefit._transport import Units
 from mongefit._validation import check_seed, check_switch
@@ -45,6 +48,7 @@ from mongefit.model_selection._keeping import KeptPaths
 from mongefit.model_selection._predictors import Predictor, simple_predictors
 from mongefit.model_selection._selecting import check_candidates
 from mongefit.model_selection._training import Trainer, keep, recall
+from mongefit.penalties import Departure
 
 if TYPE_CHECKING:
     from mongefit._estimators.chosen import MongeMapCV
@@ -59,6 +63,14 @@ FOR_GROUPS: dict[str, Any] = {
 TRAINING: dict[str, Any] = {
     "max_iter": 100, "learning_rate": 0.02, "diffeo_learning_rate": 0.01,
 }  # fmt: skip
+LENIENT = 1.3
+"""What starts from the identity goes on if its error on the first fold is below this times that of
+the best candidate; what starts from a candidate has to be better."""
+TRAINED = "; trained"
+FREE = "Euclidean, kernel source; trained from the identity"
+FREE_EPSILONS = (0.07, 0.05)
+"""Epsilons of what starts from the identity."""
+MOST_ANCHORS = 256
 REPEATS, MANY_CLONES = 3, 40
 """How often the pairs are divided into folds, with fewer clones than these."""
 HEADERS = {
@@ -216,16 +228,35 @@ class _Chooser(NamedTuple):
         best, compare = self.pick(entries), Comparison(self.held)
         bar.describe("training")
         if compare.mean(squares(best.judged, self.held)) > negligible(self.held, compare):
-            hopeless = self._first_fold(best)
-            for diffeo in dict.fromkeys(family.diffeo for family in FAMILIES):
-                name = str(Family(diffeo, "matrix"))
-                if same := [entry for entry in entries if entry.family == name]:
-                    start = self._pick_or_none(same)
-                    if start is not None:
-                        estimator = MongeMap(**start.options | TRAINING)
-                        entries += training.judge(f"{name}, trained", estimator, hopeless)
+            limit = self._first_fold(best)
+            for name, options, lenient in self._to_train(entries):
+                estimator = MongeMap(**TRAINING | options)
+                entries += training.judge(name, estimator, lenient * limit)
         bar.update()
-        return entries
+        # The simplest first: what leaves the identity step by step after what stays there.
+        names = [str(family) for family in FAMILIES]
+        names.insert(2, FREE)
+        return sorted(entries, key=lambda entry: names.index(entry.family.removesuffix(TRAINED)))
+
+    def _to_train(self, entries: list[Entry]) -> Iterator[tuple[str, dict[str, Any], float]]:
+        """What to train: the families with a matrix from where they are best in closed form, and
+        a kernel source map from the identity."""
+        for diffeo in (None, "affine"):
+            name = str(Family(diffeo, "matrix"))
+            same = [entry for entry in entries if entry.family == name]
+            start = self._pick_or_none(same)
+            if start is not None:
+                yield name + TRAINED, start.options | TRAINING, 1.0
+        sources = np.unique(self.held.x[self.held.pairs[:, 0]], axis=0)
+        anchors = sources[
+            np.linspace(0, len(sources) - 1, min(len(sources), MOST_ANCHORS)).astype(int)
+        ]
+        phi = KernelMap(anchors, median_distance(anchors))
+        for epsilon in FREE_EPSILONS:
+            yield FREE, {
+                "cost": "sqeuclidean", "diffeo": (phi, None), "epsilon": epsilon,
+                "diffeo_learning_rate": 0.002, "penalties": [1e-2 * Departure()],
+            }, LENIENT  # fmt: skip
 
     def _first_fold(self, entry: Entry) -> float:
         """The RMSE on the first fold, in the units of the data."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mongefit._regression import standard_error
 from mongefit.errors import OptionError, TrainingError, did_you_mean
+from mongefit.metrics._energy import distances
 from mongefit.model_selection._judging import HeldOut, Judged
 
 GUARD = 0.5
@@ -90,6 +91,17 @@ class Comparison:
         """The standard error of the mean."""
         return standard_error(loss, self._weight, self._clone)
 
+    def apart(self, judged: Judged, known: HeldOut) -> float:
+        """The energy distance between predicted and true targets: large where a map shrinks."""
+        some = np.unique(np.linspace(0, len(self._weight) - 1, 512).astype(int))
+        weight = self._weight[some] / self._weight[some].sum()
+        points = judged.predicted[some], known.truth[some]
+        between, own, true = (
+            weight @ distances(x, y) @ weight
+            for x, y in ((points[0], points[1]), (points[0],) * 2, (points[1],) * 2)
+        )
+        return float(2 * between - own - true)
+
     def within(
         self, loss: NDArray[np.float64], best: NDArray[np.float64], errors: float = 1
     ) -> bool:
@@ -112,7 +124,8 @@ def pick(
 ) -> Entry:
     """The simplest of the candidates that cannot be told from the best; entries are in order.
 
-    The same goes for those whose error is negligible.
+    The same goes for those whose error is negligible. Of one family that is the candidate whose
+    predictions are spread most like the true targets, as a map that shrinks predicts points as well.
 
     What is chosen by a distribution's score is chosen among those whose RMSE is close to the least:
     with few pairs a score alone may prefer a map that misses more.
@@ -137,6 +150,8 @@ def pick(
     close = [k for k in finite if compare.within(scores[k], scores[best])]
     family = entries[close[0]].family
     same = [k for k in close if entries[k].family == family]
+    if scoring in ("energy", "likelihood"):
+        return entries[min(same, key=lambda k: compare.apart(entries[k].judged, known))]
     return entries[min(same, key=lambda k: compare.mean(scores[k]))]
 
 

@@ -29,6 +29,8 @@ SCALES = (64.0, 16.0, 4.0, 2.0, 1.0, 0.5, 0.25, 1 / 16)
 """Epsilons that are tried, in units of the noise around the source map."""
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 20.0
 ALPHA = 0.01
+FEW_PAIRS = 200
+"""Pairs up to which the knobs of regressions are chosen in every fold anew."""
 
 
 class Family(NamedTuple):
@@ -125,6 +127,13 @@ class HeldOut(NamedTuple):
             if knobs is None:
                 return STARTED[kind](*points, self.clone[counts])
             return regress(*points, knobs)
+
+    def shared_knobs(self, whole: Regression | None) -> Knobs | None:
+        """The knobs of all folds, from a regression on all pairs; None if each chooses its own.
+
+        That is better, for held-out pairs have no say in them then, and quick where pairs are few.
+        """
+        return None if whole is None or len(self.pairs) <= FEW_PAIRS else whole.knobs
 
     def start(
         self, kind: str | None, weight: NDArray[np.float64], knobs: Knobs | None = None
@@ -241,7 +250,7 @@ def judge_family(
     """
     folds = list(known.folds())
     whole = known.start(family.diffeo, known.weight)
-    knobs = None if whole.regression is None else whole.regression.knobs
+    knobs = known.shared_knobs(whole.regression)
     starts = [known.start(family.diffeo, fold.weight, knobs) for fold in folds]
     latents = [_Latent.of(start, family, known.x) for start in starts]
     epsilons = _Latent.of(whole, family, known.x).epsilons(whole, known)

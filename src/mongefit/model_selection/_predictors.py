@@ -50,10 +50,10 @@ def _held_out(known: HeldOut, fit: Callable[[Fold], Predictor]) -> Points:
 
 
 def _regression(known: HeldOut, kind: str) -> Callable[[Fold], Predictor]:
-    whole = known.regression(kind, known.weight)
+    knobs = known.shared_knobs(known.regression(kind, known.weight))
 
     def fit(fold: Fold) -> Predictor:
-        return known.regression(kind, fold.weight, whole.knobs).__call__
+        return known.regression(kind, fold.weight, knobs).__call__
 
     return fit
 
