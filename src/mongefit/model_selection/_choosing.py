@@ -125,9 +125,9 @@ def pick(
     """The simplest of the candidates that cannot be told from the best; entries are in order.
 
     The same goes for those whose error is negligible. Of one family that is the candidate whose
-    predictions are spread most like the true targets, as a map that shrinks predicts points as well.
+    predictions are spread most like the true targets: a map that shrinks predicts points as well.
 
-    What is chosen by a distribution's score is chosen among those whose RMSE is close to the least:
+    What is chosen by the score of a distribution has an RMSE close to the least in any case:
     with few pairs a score alone may prefer a map that misses more.
     """
     compare = Comparison(known)
