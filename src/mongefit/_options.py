@@ -26,6 +26,8 @@ class FitOptions:
     alpha: float = 0.01
     epsilon: float | tuple[float, float] = (0.1, 0.01)
     debias: bool = False
+    tau_a: float = 1.0
+    tau_b: float = 1.0
     max_iter: int = 500
     validation_fraction: float = 0.2
     batch_size: int | None = None

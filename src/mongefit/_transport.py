@@ -32,6 +32,8 @@ from mongefit._duals import (
     as_floats,
     check_differentiation,
     check_regularisation,
+    kept_mass,
+    relaxed,
     soft_minimum,
     solve_dual,
 )
@@ -259,6 +261,8 @@ class EntropicMap(Registered):
         Method for (∇h)⁻¹.
     own
         Potentials of each cloud with itself, by which the map is debiased; None if it is not.
+    tau_a, tau_b
+        How strictly the plan keeps the weights of each side; None where it does exactly.
     """
 
     cost: Cost
@@ -272,6 +276,8 @@ class EntropicMap(Registered):
     units: Units
     inverse_solver: InverseGradientSolver | None = None
     own: SelfPotentials | None = None
+    tau_a: Float[Array, ""] | None = None
+    tau_b: Float[Array, ""] | None = None
 
     def forward(self, x: Float[Array, "N d"]) -> Float[Array, "N d"]:
         """T(x) for every row of x."""
@@ -349,16 +355,33 @@ class EntropicMap(Registered):
         return _Moved(found.columns if reverse else -found.rows, found.residual, found.converged)
 
     def f_hat(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """f̂(x) = −eps log Σ_j b_j exp((g_j − c(x, y_j))/eps), at any point, in common units."""
+        """f̂(x) = −τ_a eps log Σ_j b_j exp((g_j − c(x, y_j))/eps), at any point, in common units."""
         with double_precision(self, x):
             inside = self.units.into(x).astype(self.x.dtype)
-            return soft_minimum(self.cost.matrix(inside, self.y), self.b, self.g, self.eps)
+            found = soft_minimum(self.cost.matrix(inside, self.y), self.b, self.g, self.eps)
+            return relaxed(found, self.tau_a)
 
     def g_hat(self, y: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """ĝ(y) = −eps log Σ_i a_i exp((f_i − c(x_i, y))/eps), at any point, in common units."""
+        """ĝ(y) = −τ_b eps log Σ_i a_i exp((f_i − c(x_i, y))/eps), at any point, in common units."""
         with double_precision(self, y):
             inside = self.units.into(y).astype(self.x.dtype)
-            return soft_minimum(self.cost.matrix(self.x, inside).T, self.a, self.f, self.eps)
+            found = soft_minimum(self.cost.matrix(self.x, inside).T, self.a, self.f, self.eps)
+            return relaxed(found, self.tau_b)
+
+    def growth(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """exp(−f̂(x)/ρ_a), the mass that a unit of mass at x sends: 1 where τ_a = 1."""
+        with double_precision(self, x):
+            potential = self.f_hat(x)
+            return kept_mass(jnp.ones_like(potential), potential, self.eps, self.tau_a)
+
+    @property
+    def masses(self) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
+        """What the plan sends from each source point and what it brings to each target point."""
+        with double_precision(self):
+            return (
+                kept_mass(self.a, self.f, self.eps, self.tau_a),
+                kept_mass(self.b, self.g, self.eps, self.tau_b),
+            )
 
     def plan(self) -> Float[Array, "n m"]:
         """The plan between the stored clouds."""
@@ -421,6 +444,8 @@ def build_map(
     inverse_solver: InverseGradientSolver | None = None,
     differentiate: Differentiation = "implicit",
     debias: bool = False,
+    tau_a: float | Float[Array, ""] | None = None,
+    tau_b: float | Float[Array, ""] | None = None,
     g_init: Float[Array, " m"] | None = None,
     C: Float[Array, "n m"] | None = None,
     block_size: int | None = None,
@@ -444,7 +469,11 @@ def build_map(
     differentiate
         How the potentials are differentiated; see `solve_dual`.
     debias
-        Undo the shrinking of entropic maps, by two more solves: of each cloud with itself.
+        Undo the shrinking of entropic maps, by two more solves: of each cloud with itself, both
+        with their weights kept.
+    tau_a, tau_b
+        How strictly the weights of each side are kept, in (0, 1]; exactly by default. See
+        `DualProblem`.
     g_init
         Potentials to start from.
     C
@@ -468,7 +497,8 @@ def build_map(
     a = jnp.full(x.shape[0], 1 / x.shape[0], x.dtype) if a is None else as_floats(a)
     b = jnp.full(y.shape[0], 1 / y.shape[0], y.dtype) if b is None else as_floats(b)
     C = cost.matrix(x, y, block_size=block_size) if C is None else C
-    problem = DualProblem(C, a, b, eps=relative_eps(C, a, b, epsilon))
+    eps = relative_eps(C, a, b, epsilon)
+    problem = DualProblem(C, a, b, eps=eps, tau_a=tau_a, tau_b=tau_b)
     dual = solve_dual(problem, g_init=g_init, solver=dual_solver, differentiate=differentiate)
     units = Units.none(x.shape[1]) if units is None else units
     own = None
@@ -492,8 +522,9 @@ def build_map(
                 jnp.where(dual.converged, each.status, dual.status),
             )
     entropic_map = EntropicMap(
-        cost, x, y, a, b, dual.f, dual.g, problem.eps, units, inverse_solver, own
-    )
+        cost, x, y, a, b, dual.f, dual.g, problem.eps, units, inverse_solver, own,
+        problem.tau_a, problem.tau_b,
+    )  # fmt: skip
     return entropic_map, dual
 
 

@@ -286,6 +286,13 @@ def check_switch(value: Any, name: str) -> None:
         raise wrong_option(name, "True or False", value)
 
 
+def check_tau(value: Any, name: str) -> float:
+    """How strictly a side keeps its weights: above 0 and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= 1:
+        raise wrong_option(name, "a number above 0 and at most 1", value)
+    return float(value)
+
+
 def check_choice(value: Any, name: str, choices: Iterable[str], *, others: str = "") -> str:
     """One of several words; ``others`` says what else there could have been."""
     words = list(choices)

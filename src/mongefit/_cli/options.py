@@ -136,6 +136,8 @@ _TRAINING: Options = {
     "alpha": ({"type": float}, "Strong convexity of h.  [default: 0.01]"),
     "epsilon": (_RANGE, "Regularisation relative to the mean cost.  [default: 0.1,0.01]"),
     "debias": ({"default": None}, "Whether to undo the shrinking of the map.  [default: no]"),
+    "tau_a": ({"type": float}, "How strictly the mass of the source is kept, up to 1.  [default: 1]"),
+    "tau_b": ({"type": float}, "How strictly the mass of the target is kept, up to 1.  [default: 1]"),
     "max_iter": ({"type": int}, "Training steps.  [default: 500]"),
     "validation_fraction": (
         {"type": float},
@@ -163,7 +165,13 @@ training_options = grouped(
 
 def check_training_options(training: dict[str, Any]) -> dict[str, Any]:
     """The options of training that are given; what fit would refuse of them is found here."""
-    from mongefit._validation import check_count, check_layers, check_positive, check_schedule
+    from mongefit._validation import (
+        check_count,
+        check_layers,
+        check_positive,
+        check_schedule,
+        check_tau,
+    )
 
     given = {name: value for name, value in training.items() if value is not None}
     if given.get("diffeo") == "none":
@@ -174,6 +182,9 @@ def check_training_options(training: dict[str, Any]) -> dict[str, Any]:
     for name, minimum in (("max_iter", 0), ("n_init", 1), ("batch_size", 2)):
         if name in given:
             check_count(given[name], name, minimum=minimum)
+    for name in ("tau_a", "tau_b"):
+        if name in given:
+            check_tau(given[name], name)
     if "hidden_layer_sizes" in given:
         check_layers(given["hidden_layer_sizes"])
     if "alpha" in given:

@@ -8,9 +8,10 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from mongefit._duals.problem import DualProblem
+from mongefit._duals.problem import DualProblem, expm1_over, strictness
 from mongefit._numerics import safe_log, safe_sqrt
 from mongefit._runtime import LARGEST_FACTORISED, on_cpu
 
@@ -20,15 +21,25 @@ class Point(eqx.Module):
 
     g: Float[Array, " m"]
     conditional: Float[Array, "n m"]  # P̃, the plan with rows normalised to 1
-    column: Float[Array, " m"]  # colsum(P)
+    row: Float[Array, " n"]  # r = rowsum(P)
+    column: Float[Array, " m"]  # c = colsum(P)
+    gradient: Float[Array, " m"]  # ∇F = b exp(−g/ρ_b) − c
+    diagonal: Float[Array, " m"]  # c + (eps/ρ_b) b exp(−g/ρ_b)
     value: Float[Array, ""]  # F(g)
     size: Float[Array, ""]  # Σ a|f| + Σ b|g|, the scale of rounding in F
-    error: Float[Array, ""]  # ‖b − colsum(P)‖₁
+    error: Float[Array, ""]  # ‖∇F‖₁
 
 
-def semidual(problem: DualProblem, g: Float[Array, " m"]) -> Point:
-    """F(g) = Σ a_i f_i(g) + Σ b_j g_j, and what belongs to it."""
-    a, b, eps = problem.a, problem.b, problem.eps
+def semidual(problem: DualProblem, g: Float[Array, " m"], *, centred: bool = False) -> Point:
+    """F(g) = −ρ_a Σ a_i (exp(−f_i/ρ_a) − 1) − ρ_b Σ b_j (exp(−g_j/ρ_b) − 1) − eps (Σ P_ij − 1).
+
+    f is the best one for g, so that r_i = a_i exp(−f_i/ρ_a) is the mass of row i. With
+    τ_a = τ_b = 1 it is F(g) = Σ a_i f_i(g) + Σ b_j g_j.
+
+    If ``centred`` it is the best point that differs from g by a constant, where a side is relaxed.
+    The plan is then the same but for a factor, so that this costs nothing.
+    """
+    a, b, eps, tau_a, tau_b = problem.a, problem.b, problem.eps, problem.tau_a, problem.tau_b
     logits = safe_log(b) + (g - problem.C) / eps
     peak = jax.lax.stop_gradient(jnp.max(logits, axis=1, keepdims=True))
     weight = jnp.exp(logits - peak)
@@ -37,56 +48,98 @@ def semidual(problem: DualProblem, g: Float[Array, " m"]) -> Point:
     # of the semi-dual would not be semidefinite.
     conditional = weight / total
     f = -eps * (peak + jnp.log(total))[:, 0]
-    column = a @ conditional
+    if centred and not problem.balanced:
+        shift = _best_shift(problem, f, g)
+        f, g = f - shift, g + shift
+    of_f, of_g, row, kept = f, g, a, b
+    if tau_a is not None:
+        # With f that of τ_a = 1 a row has the mass a exp(−(1 − τ_a) f/eps), and the terms of F that
+        # belong to it are a eps (1 − exp(−(1 − τ_a) f/eps))/(1 − τ_a).
+        of_f = -eps * expm1_over(-f / eps, 1 - tau_a)
+        row = a * jnp.exp(-(1 - tau_a) * f / eps)
+        f = tau_a * f
+    column = row @ conditional
+    diagonal = column
+    if tau_b is not None:
+        of_g = -expm1_over(-g, strictness(eps, tau_b))
+        kept = problem.target_mass(g)
+        diagonal = column + kept * (1 - tau_b) / tau_b
+    gradient = kept - column
     return Point(
         g=g,
         conditional=conditional,
+        row=row,
         column=column,
-        value=a @ f + b @ g,
+        gradient=gradient,
+        diagonal=diagonal,
+        value=a @ of_f + b @ of_g,
         size=a @ jnp.abs(f) + b @ jnp.abs(g),
-        error=jnp.sum(jnp.abs(b - column)),
+        error=jnp.sum(jnp.abs(gradient)),
     )
 
 
-class _ScaledHessian(eqx.Module):
-    """eps c^(−1/2) (−∇²F) c^(−1/2) with the constants deflated: I − KᵀK + √c √cᵀ / Σc.
+def _best_shift(problem: DualProblem, f: Float[Array, " n"], g: Float[Array, " m"]):
+    """The constant t at which F(g + t) is largest: there rows and columns hold the same mass.
 
-    K = diag(√a) P̃ diag(c^(−1/2)) has singular values in [0, 1].
+    ``f`` is that of τ_a = 1. Rows hold Σ a exp(−(1 − τ_a)(f − t)/eps), columns Σ b exp(−(g + t)/ρ_b).
+    """
+    eps, tau_a, tau_b = problem.eps, problem.tau_a, problem.tau_b
+    of_rows = 0.0 if tau_a is None else (1 - tau_a) / eps
+    of_columns = 0.0 if tau_b is None else strictness(eps, tau_b)
+    rows = logsumexp(safe_log(problem.a) - of_rows * f)
+    columns = logsumexp(safe_log(problem.b) - of_columns * g)
+    rate = of_rows + of_columns
+    # Nothing is free where both τ are 1.
+    return jnp.where(rate > 0, (columns - rows) / jnp.where(rate > 0, rate, 1.0), 0.0)
+
+
+class _ScaledHessian(eqx.Module):
+    """eps D^(−1/2) (−∇²F) D^(−1/2) = I − KᵀK, D the diagonal of a point.
+
+    K = diag(√(τ_a r)) P̃ D^(−1/2) has singular values in [0, 1]. Where both sides keep their weights
+    the constants are a null vector, which is deflated: √D √Dᵀ / ΣD is added.
     """
 
-    root_a: Float[Array, " n"]
+    root_row: Float[Array, " n"]
     root: Float[Array, " m"]
     inverse_root: Float[Array, " m"]
     conditional: Float[Array, "n m"]
+    deflate: bool = eqx.field(static=True)
 
-    def __init__(self, a, conditional, column):
-        self.root_a = safe_sqrt(a)
-        self.root = safe_sqrt(column)
-        positive = column > 0
+    def __init__(self, problem: DualProblem, point: Point):
+        row = point.row if problem.tau_a is None else problem.tau_a * point.row
+        self.root_row = safe_sqrt(row)
+        self.root = safe_sqrt(point.diagonal)
+        positive = point.diagonal > 0
         self.inverse_root = jnp.where(positive, 1 / jnp.where(positive, self.root, 1.0), 0.0)
-        self.conditional = conditional
+        self.conditional = point.conditional
+        self.deflate = problem.balanced
 
     def matrix(self) -> Float[Array, "m m"]:
-        K = self.root_a[:, None] * self.conditional * self.inverse_root
-        outer = jnp.outer(self.root, self.root) / jnp.sum(self.root**2)
-        return jnp.eye(len(self.root), dtype=K.dtype) - K.T @ K + outer
+        K = self.root_row[:, None] * self.conditional * self.inverse_root
+        found = jnp.eye(len(self.root), dtype=K.dtype) - K.T @ K
+        if self.deflate:
+            found = found + jnp.outer(self.root, self.root) / jnp.sum(self.root**2)
+        return found
 
     def multiply(self, vector: Float[Array, " m"]) -> Float[Array, " m"]:
-        Kx = self.root_a * (self.conditional @ (self.inverse_root * vector))
-        constant = self.root * (self.root @ vector) / jnp.sum(self.root**2)
-        return vector - self.inverse_root * ((self.root_a * Kx) @ self.conditional) + constant
+        Kx = self.root_row * (self.conditional @ (self.inverse_root * vector))
+        found = vector - self.inverse_root * ((self.root_row * Kx) @ self.conditional)
+        if self.deflate:
+            found = found + self.root * (self.root @ vector) / jnp.sum(self.root**2)
+        return found
 
 
 def hessian_inverse(
     problem: DualProblem, point: Point, *, rtol: float = 1e-8, atol: float = 0.0
 ) -> Callable[..., Float[Array, " m"]]:
-    r"""The map (r, damping) ↦ (−∇²F + damping · diag(c)/eps)⁺ r at a point, with c = colsum(P).
+    r"""The map (v, damping) ↦ (−∇²F + damping · diag(D)/eps)⁺ v at a point, D its ``diagonal``.
 
-    It is differentiable in r, in the problem and in the point, any number of times.
+    It is differentiable in v, in the problem and in the point, any number of times.
 
-    −∇²F = (diag(c) − P̃ᵀ diag(a) P̃)/eps. Scaled by c^(−1/2) on both sides it is I − KᵀK with the
-    singular values of K in [0, 1]. Each connected component of the plan contributes one null
-    vector. The overall constant is deflated exactly; the offsets between components that exchange
+    −∇²F = (diag(D) − τ_a P̃ᵀ diag(r) P̃)/eps. Scaled by D^(−1/2) on both sides it is I − KᵀK with the
+    singular values of K in [0, 1], below 1 where a side is relaxed. Else each connected component of
+    the plan contributes one null vector. The overall constant is deflated exactly; the offsets between components that exchange
     no mass in this precision by a shift just above rounding, whose effect on all other directions
     two rounds of refinement undo. A right-hand side that conserves the mass of each component has
     nothing along them, so these offsets stay where the last connected solve left them.
@@ -96,7 +149,7 @@ def hessian_inverse(
     in a reverse derivative only ``rtol`` counts. To first order, the scaled residual bounds the L1
     error of the marginal after a Newton step.
     """
-    scaled = _ScaledHessian(problem.a, point.conditional, point.column)
+    scaled = _ScaledHessian(problem, point)
     if point.column.shape[0] <= LARGEST_FACTORISED:
         return _by_factorisation(scaled, problem.eps)
 

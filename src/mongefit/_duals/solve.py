@@ -9,7 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from mongefit._duals.problem import DualProblem, DualSolution, default_tolerance
+from mongefit._duals.problem import (
+    DualProblem,
+    DualSolution,
+    default_tolerance,
+    expm1_over,
+    strictness,
+)
 from mongefit._duals.semidual import hessian_inverse, semidual
 from mongefit._duals.solvers import DualSolver, NewtonDual, SymmetricDual, sinkhorn_step
 from mongefit._numerics import Status
@@ -37,7 +43,7 @@ def _polish(problem: DualProblem, g: Float[Array, " m"], tol: float) -> Float[Ar
     point = semidual(problem, g)
     fixed_problem, fixed = jax.lax.stop_gradient((problem, point))
     solve = hessian_inverse(fixed_problem, fixed, atol=tol)
-    polished = g + solve(problem.b - point.column, 0.0)
+    polished = g + solve(point.gradient, 0.0)
     # A solution far from converged could be thrown anywhere by an undamped step.
     close = (fixed.error <= 1e3 * tol) & jnp.all(jnp.isfinite(polished))
     return jnp.where(close, polished, g)
@@ -53,9 +59,9 @@ def _solution(problem: DualProblem, g: Float[Array, " m"]) -> Float[Array, " m"]
 def _(primals, tangents):
     (problem, g), (change, _) = primals, tangents
     g = _solution(problem, g)
-    # From b − colsum P(g; θ) = 0: −∇²F ġ = ∂θ(b − colsum P) θ̇. Everything here is differentiable.
+    # From ∇F(g; θ) = 0: −∇²F ġ = ∂θ∇F θ̇. Everything here is differentiable.
     point, moved = jax.jvp(lambda problem: semidual(problem, g), (problem,), (change,))
-    return g, hessian_inverse(problem, point)(change.b - moved.column, 0.0)
+    return g, hessian_inverse(problem, point)(moved.gradient, 0.0)
 
 
 def _unrolled(problem: DualProblem, g: Float[Array, " m"], n_iter: int) -> Float[Array, " m"]:
@@ -75,12 +81,12 @@ def solve_dual(
     differentiate: Differentiation = "implicit",
     unrolled_iter: int = 200,
 ) -> DualSolution:
-    """Solve an entropic problem; f and g are differentiable in its costs, weights and eps.
+    """Solve an entropic problem; f and g are differentiable in its costs, weights, eps and τ.
 
     Parameters
     ----------
     problem
-        Costs, weights and eps.
+        Costs, weights and eps, and how strictly the weights are kept.
     g_init
         Potentials to start from; without them the solve is cold.
     solver
@@ -115,8 +121,9 @@ def solve_dual(
     else:
         problem = fixed
     f = problem.source_potential(g)
-    offset = 0.5 * (problem.a @ f - problem.b @ g)
-    f, g = f - offset, g + offset
+    if problem.balanced:  # else no constant is free
+        offset = 0.5 * (problem.a @ f - problem.b @ g)
+        f, g = f - offset, g + offset
     error = fixed.marginal_error(*jax.lax.stop_gradient((f, g)))
     finite = jnp.isfinite(error) & jnp.all(jnp.isfinite(problem.C))
     status = jnp.where(error <= tol, Status.CONVERGED, status)
@@ -145,15 +152,20 @@ def transport_value(
 ) -> TransportValue:
     """OT_eps = max_{f,g} Σ a_i f_i + Σ b_j g_j − eps (Σ P_ij − 1), with derivatives of every order.
 
-    By the envelope theorem its first derivative in C is the plan.
+    With τ < 1 the sum of a side is −ρ Σ a_i (exp(−f_i/ρ) − 1) instead. By the envelope theorem the
+    first derivative in C is the plan.
     """
     dual = solve_dual(problem, g_init=g_init, solver=solver, differentiate="none")
     return TransportValue(_optimal_value(problem, dual.f, dual.g), dual.converged)
 
 
 def _objective(problem: DualProblem, f: Float[Array, " n"], g: Float[Array, " m"]):
+    of_f, of_g = (
+        potential if tau is None else -expm1_over(-potential, strictness(problem.eps, tau))
+        for potential, tau in ((f, problem.tau_a), (g, problem.tau_b))
+    )
     mass = jnp.sum(problem.plan(f, g))
-    return problem.a @ f + problem.b @ g - problem.eps * (mass - 1)
+    return problem.a @ of_f + problem.b @ of_g - problem.eps * (mass - 1)
 
 
 @jax.custom_jvp

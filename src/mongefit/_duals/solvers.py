@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mongefit._duals.problem import DualProblem, soft_minimum
+from mongefit._duals.problem import DualProblem, relaxed, soft_minimum
 from mongefit._duals.semidual import Point, hessian_inverse, semidual
 from mongefit._numerics import Status
 from mongefit._registry import Registered
@@ -81,7 +81,7 @@ def _climb_stages(problem: DualProblem, g_init, tol, stages: Sequence[_Stage]):
 
     def newton_potentials(climb: _Climb, temperature):
         point = climb.point
-        gradient = b - point.column
+        gradient = point.gradient
         # Where it iterates: as close as the next step can make use of.
         solve = hessian_inverse(problem.at(temperature), point, rtol=1e-3, atol=0.1 * tol)
         direction = solve(gradient, climb.damping)
@@ -102,7 +102,7 @@ def _climb_stages(problem: DualProblem, g_init, tol, stages: Sequence[_Stage]):
             )
         else:
             g, slope = sinkhorn_potentials(climb, temperature)
-        trial = semidual(problem.at(temperature), jnp.where(steps, g, point.g))
+        trial = semidual(problem.at(temperature), jnp.where(steps, g, point.g), centred=True)
 
         slack = 8 * jnp.finfo(C.dtype).eps * point.size
         climbs = (slope >= 0) & (trial.value >= point.value + 0.1 * slope - slack)
@@ -156,25 +156,25 @@ def _climb_stages(problem: DualProblem, g_init, tol, stages: Sequence[_Stage]):
         )
 
     g = jnp.zeros_like(b) if g_init is None else g_init
-    nowhere = Point(g, jnp.zeros_like(C), jnp.zeros_like(b), infinite, infinite, infinite)
-    start = begin(zero, nowhere, g, infinite, zero, jnp.asarray(Status.STALLED))
     # Not left to the first round: side by side, a round takes a step whether it is needed or not.
-    point = semidual(problem.at(start.eps), g)
-    error = jnp.where(start.eps <= eps, point.error, jnp.inf)
+    temperature = hottest if stages[0].cold else eps
+    point = semidual(problem.at(temperature), g, centred=True)
+    error = jnp.where(temperature <= eps, point.error, jnp.inf)
+    start = begin(zero, point, g, infinite, zero, jnp.asarray(Status.STALLED))
     start = dataclasses.replace(
-        start, point=point, known=jnp.asarray(True), best_error=error, stage_error=error
+        start, known=jnp.asarray(True), best_error=error, stage_error=error
     )
     climb = jax.lax.while_loop(unfinished, iterate, start)
     return climb.best_g, climb.best_error, climb.iteration, climb.status
 
 
 def sinkhorn_step(problem: DualProblem, point: Point) -> Float[Array, " m"]:
-    """One half-iteration of Sinkhorn's from a point."""
+    """One half-iteration of Sinkhorn's from a point: τ_b (g + eps log(b/colsum P))."""
     b = problem.b
     # With colsum(P) kept above underflow this is at most the full step, which still climbs.
     tiny = jnp.finfo(b.dtype).tiny
     ratio = jnp.where(b > 0, b, 1.0) / jnp.where(b > 0, jnp.maximum(point.column, tiny), 1.0)
-    return point.g + problem.eps * jnp.log(ratio)
+    return relaxed(point.g + problem.eps * jnp.log(ratio), problem.tau_b)
 
 
 class SinkhornDual(DualSolver):

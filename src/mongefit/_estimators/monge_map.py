@@ -127,6 +127,9 @@ class MongeMap(Saved, CostLearner):
         Undo the shrinking of entropic maps at the boundary of the clouds, in both directions, by
         the map of each cloud to itself. It matters most where epsilon is large. Training sees the
         map without it.
+    tau_a, tau_b : float, default=1.0
+        How strictly the plan keeps the weights of the source and of the target, above 0 and at most
+        1. Below 1 mass may grow or die: `growth_` says how much. See docs/guide/growth.md.
     max_iter : int, default=500
         Training steps. With 0 the map of the initial cost is built.
     validation_fraction : float, default=0.2
@@ -177,6 +180,11 @@ class MongeMap(Saved, CostLearner):
     ----------
     map_ : EntropicMap
         The fitted map, with its cost, clouds and potentials.
+    growth_ : array [n]
+        The mass that each source point sends, over its weight; ``growth(X)`` of new points.
+    died_, unexplained_ : float
+        The share of the mass of the source that goes nowhere, and of the target that comes from
+        nowhere.
     units_ : Units
         Centre and scale that take the data to common units.
     losses_ : tuple

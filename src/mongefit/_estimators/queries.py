@@ -66,6 +66,12 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         weights[weights < drop] = 0
         return csr_array(weights / weights.sum(axis=1, keepdims=True))
 
+    def growth(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The mass that a unit of mass at each row of X sends: 1 unless ``tau_a`` < 1."""
+        from mongefit._fitting import growth
+
+        return growth(self.map_, check_query(self, X, "X"))
+
     def score(self, X: ArrayLike, Y: ArrayLike) -> float:
         """−RMSE of T(x_i) against y_i over paired rows: higher is better."""
         return negative_rmse(self, X, Y)
@@ -77,6 +83,34 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         check_is_fitted(self)
         return coupling(self.map_)
+
+    @property
+    def growth_(self) -> NDArray[np.float64]:
+        """The mass that each source point sends, over its weight: 1 unless ``tau_a`` < 1."""
+        return self._kept()[0]
+
+    @property
+    def died_(self) -> float:
+        """The share of the mass of the source that goes nowhere."""
+        growth, _ = self._kept()
+        return float(np.asarray(self.map_.a, np.float64) @ np.maximum(1 - growth, 0))
+
+    @property
+    def unexplained_(self) -> float:
+        """The share of the mass of the target that comes from nowhere."""
+        _, received = self._kept()
+        return float(np.asarray(self.map_.b, np.float64) @ np.maximum(1 - received, 0))
+
+    def _kept(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of each point the mass in the plan over its weight; 1 where it has none."""
+        check_is_fitted(self)
+        weights = (np.asarray(each, np.float64) for each in (self.map_.a, self.map_.b))
+        masses = (np.asarray(each, np.float64) for each in self.map_.masses)
+        source, target = (
+            np.divide(mass, weight, out=np.ones_like(mass), where=weight > 0)
+            for mass, weight in zip(masses, weights, strict=True)
+        )
+        return source, target
 
     def _map_points(self, points: ArrayLike, name: str, *, reverse: bool) -> NDArray[np.float64]:
         from mongefit._fitting import map_points

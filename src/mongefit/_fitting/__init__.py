@@ -8,6 +8,7 @@ from mongefit._fitting.apply import conditional as conditional
 from mongefit._fitting.apply import corrections as corrections
 from mongefit._fitting.apply import cost_matrix as cost_matrix
 from mongefit._fitting.apply import coupling as coupling
+from mongefit._fitting.apply import growth as growth
 from mongefit._fitting.apply import log_density as log_density
 from mongefit._fitting.apply import map_points as map_points
 from mongefit._fitting.apply import transport_points as transport_points

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from mongefit._costs import Cost
-from mongefit._duals import DualProblem, DualSolution
+from mongefit._duals import DualProblem, DualSolution, as_tau
 from mongefit._fitting.data import Clouds
 from mongefit._fitting.diagnose import CHECKED, compile_checks, evenly, round_trip_limit
 from mongefit._runtime import (
@@ -32,6 +32,19 @@ from mongefit._transport import EntropicMap, SelfPotentials, Transported, build_
 from mongefit.errors import ConvergenceError, InPython, Option, warn_or_raise, warn_user
 
 
+class MapOptions(NamedTuple):
+    """Which map of a cost: epsilon, debiased or not, and how strictly weights are kept."""
+
+    epsilon: float
+    debias: bool = False
+    tau_a: float = 1.0
+    tau_b: float = 1.0
+
+    def taus(self, dtype: Any) -> dict[str, Any]:
+        """Both strengths as arrays, so that programs serve all of them; None for 1."""
+        return {name: as_tau(getattr(self, name), name, dtype) for name in ("tau_a", "tau_b")}
+
+
 class Solved(NamedTuple):
     """The map of a cost, how its dual was solved, its plan, and at which epsilon."""
 
@@ -41,13 +54,11 @@ class Solved(NamedTuple):
     epsilon: float
 
 
-def _map_and_plan(cost: Cost, x, y, *, a, b, epsilon, units, debias, dual_solver=None):
+def _map_and_plan(cost: Cost, x, y, *, a, b, **options):
     C = cost.matrix(x, y)
     entropic_map, dual = build_map(
-        cost, x, y, epsilon=epsilon, a=a, b=b, units=units, C=C, debias=debias,
-        dual_solver=dual_solver,
-        differentiate="one_step",
-    )  # fmt: skip
+        cost, x, y, a=a, b=b, C=C, differentiate="one_step", **options
+    )
     return entropic_map, dual, DualProblem(C, a, b, eps=entropic_map.eps).plan(dual.f, dual.g)
 
 
@@ -60,6 +71,7 @@ _transport = Program(_map_fast)
 _plan = Program(EntropicMap.plan)
 _cost_matrix = Program(Cost.matrix)
 _conditional = Program(EntropicMap.conditional)
+_growth = Program(EntropicMap.growth)
 _log_density = Program(EntropicMap.log_density)
 
 
@@ -71,25 +83,26 @@ def require_plan_memory(clouds: Clouds) -> None:
     require_memory(needed, what, "Take a random part of the points.", on_device=True)
 
 
-def solve_map(clouds: Clouds, cost: Cost, epsilon: float, *, debias: bool = False) -> Solved:
+def solve_map(clouds: Clouds, cost: Cost, how: MapOptions) -> Solved:
     """The map at epsilon or, where that cannot be solved, at the smallest doubling that can."""
     require_plan_memory(clouds)
     # Below rounding no epsilon can be solved; at 1, the mean cost, every finite cost can.
-    used = max(epsilon, float(jnp.finfo(clouds.x.dtype).eps))
+    used = max(how.epsilon, float(jnp.finfo(clouds.x.dtype).eps))
     while True:
         with lapack_threads(len(clouds.x) * len(clouds.y)):
-            entropic_map, dual, P = _solve(**_arguments(clouds, cost, used, debias))
+            entropic_map, dual, P = _solve(**_arguments(clouds, cost, how._replace(epsilon=used)))
             dual = copy_to_host(dual)
         if dual.converged or used >= 1:
             return Solved(entropic_map, dual, P, used)
         used *= 2
 
 
-def _arguments(clouds: Clouds, cost: Cost, epsilon: float, debias: bool) -> dict[str, Any]:
+def _arguments(clouds: Clouds, cost: Cost, how: MapOptions) -> dict[str, Any]:
+    dtype = clouds.x.dtype
     return {
         "cost": cost, "x": clouds.x, "y": clouds.y, "a": clouds.a, "b": clouds.b,
-        "epsilon": to_device(clouds.x.dtype.type(epsilon)), "units": clouds.units,
-        "debias": debias,
+        "epsilon": to_device(dtype.type(how.epsilon)), "units": clouds.units,
+        "debias": how.debias, **how.taus(dtype),
     }  # fmt: skip
 
 
@@ -121,6 +134,15 @@ def conditional(entropic_map: EntropicMap, points: np.ndarray) -> NDArray[np.flo
         return _conditional(entropic_map, block)
 
     return _in_blocks(weights, points, len(entropic_map.y)).astype(np.float64)
+
+
+@double_precision()
+def growth(entropic_map: EntropicMap, points: np.ndarray) -> NDArray[np.float64]:
+    """The mass that a unit of mass at each point sends, in blocks of rows."""
+    if entropic_map.tau_a is None:
+        return np.ones(len(points))
+    found = _in_blocks(partial(_growth, entropic_map), points, len(entropic_map.y))
+    return np.asarray(found, np.float64)
 
 
 @double_precision()
@@ -201,16 +223,19 @@ def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(points)], *results)
 
 
-def compile_tasks(clouds: Clouds, cost: Cost, debias: bool) -> list[Callable[[], None]]:
+def compile_tasks(clouds: Clouds, cost: Cost, how: MapOptions) -> list[Callable[[], None]]:
     """What compiles the programs that the end of a fit calls, the slowest first."""
     rows = evenly(len(clouds.x), CHECKED)
     block = np.zeros((rows_per_call(len(rows), len(clouds.y)), clouds.dim))
     x, y, a, b = clouds.x, clouds.y, clouds.a, clouds.b
     # Weights for potentials: only shapes matter.
-    own = SelfPotentials(a, b) if debias else None
-    fitted = EntropicMap(cost, x, y, a, b, a, b, to_device(x.dtype.type(1)), clouds.units, own=own)
+    own = SelfPotentials(a, b) if how.debias else None
+    eps = to_device(x.dtype.type(1))
+    fitted = EntropicMap(
+        cost, x, y, a, b, a, b, eps, clouds.units, own=own, **how.taus(x.dtype)
+    )
     return [
         lambda: compile_ahead(_transport, fitted, block, reverse=False),
-        lambda: compile_ahead(_solve, **_arguments(clouds, cost, 1.0, debias)),
+        lambda: compile_ahead(_solve, **_arguments(clouds, cost, how)),
         lambda: compile_checks(fitted, rows),
     ]

@@ -46,7 +46,7 @@ def diagnose(
 
     ``moved`` is where the map sends the source points ``rows``, and ``coupling`` is its plan.
     """
-    P, a, b = (np.asarray(part, np.float64) for part in (coupling, fitted.a, fitted.b))
+    P, a, b = (np.asarray(part, np.float64) for part in (coupling, *fitted.masses))
     dtype = fitted.x.dtype
     tol = default_tolerance(dtype)
     off_source, off_target = np.abs(P.sum(1) - a), np.abs(P.sum(0) - b)

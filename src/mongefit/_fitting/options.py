@@ -39,6 +39,7 @@ from mongefit._validation import (
     check_schedule,
     check_seed,
     check_switch,
+    check_tau,
 )
 from mongefit.errors import DataError, OptionError, wrong_option
 from mongefit.losses import FunctionTerm, Term, Weighted
@@ -59,6 +60,7 @@ class Checked(NamedTuple):
     """Options that were checked and brought to one form."""
 
     schedules: dict[str, Any]
+    taus: dict[str, float]
     seed: int
     penalties: list[Weighted]
     dual_solver: DualSolver
@@ -74,6 +76,7 @@ def check_options(options: FitOptions) -> Checked:
         name: check_schedule(getattr(options, name), name)
         for name in ("epsilon", "learning_rate", "diffeo_learning_rate")
     }
+    taus = {name: check_tau(getattr(options, name), name) for name in ("tau_a", "tau_b")}
     seed = check_seed(options.random_state)
     check_count(options.max_iter, "max_iter")
     if options.batch_size is not None:
@@ -93,7 +96,8 @@ def check_options(options: FitOptions) -> Checked:
     spared = options.validation_fraction
     if isinstance(spared, bool) or not isinstance(spared, Real) or not 0 <= spared < 1:
         raise wrong_option("validation_fraction", "a number from 0 to below 1", spared)
-    return Checked(schedules, seed, check_terms(penalties, "penalties"), dual, float(spared))
+    penalties = check_terms(penalties, "penalties")
+    return Checked(schedules, taus, seed, penalties, dual, float(spared))
 
 
 def check_terms(terms: Any, name: str) -> list[Weighted]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._costs import Cost
-from mongefit._fitting.apply import require_plan_memory, solve_map
+from mongefit._fitting.apply import MapOptions, require_plan_memory, solve_map
 from mongefit._fitting.data import Clouds, FitData, check_clones, check_clouds
 from mongefit._fitting.options import (
     DIFFERENTIATIONS,
@@ -46,8 +46,8 @@ class Task(NamedTuple):
     """A fit that is checked and not trained.
 
     ``held_out`` are validation pairs. ``spared`` says which of the known pairs they are if the fit
-    kept them from training itself. ``costs`` has the cost of each start, and ``epsilon`` is the
-    relative regularisation of the map. Without a ``problem`` there is nothing to learn.
+    kept them from training itself. ``costs`` has the cost of each start, and ``how`` says which map
+    of a cost is built in the end. Without a ``problem`` there is nothing to learn.
     """
 
     options: FitOptions
@@ -55,7 +55,7 @@ class Task(NamedTuple):
     known: Knowledge
     held_out: NDArray[np.int64] | None
     costs: list[Cost]
-    epsilon: float
+    how: MapOptions
     problem: CostProblem | BatchedProblem | None
     models: list[Model]
     spared: NDArray[np.bool_] | None = None
@@ -136,8 +136,8 @@ def prepare(
         for k in range(options.n_init)
     ]
     check_convex(costs[0], clouds)
-    epsilon = checked.schedules["epsilon"][1]
-    task = Task(options, clouds, known, held_out, costs, epsilon, None, [], spared)
+    how = MapOptions(checked.schedules["epsilon"][1], debias=options.debias, **checked.taus)
+    task = Task(options, clouds, known, held_out, costs, how, None, [], spared)
     if not learn:
         return task
     chosen = choose_losses(known, costs[0]) if options.losses is None else options.losses
@@ -243,6 +243,7 @@ def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> T
         differentiate=DIFFERENTIATIONS[options.differentiate],
         validation=None if task.held_out is None else _pad(task.held_out, pairs, dtype),
         pair_dtype="float32" if options.dtype == "mixed" else None,
+        **task.how.taus(dtype),
     )  # fmt: skip
     size = options.batch_size
     if size is not None and options.max_iter and size < max(len(clouds.x), len(clouds.y)):
@@ -268,7 +269,8 @@ def _initialise(
         return tuple(terms)
     clouds = task.clouds
     # Mean displacements of the source points under the plan of the cost before training.
-    P = np.asarray(solve_map(clouds, cost, checked.schedules["epsilon"][0]).plan, np.float64)
+    first = MapOptions(checked.schedules["epsilon"][0], **checked.taus)
+    P = np.asarray(solve_map(clouds, cost, first).plan, np.float64)
     mass = P.sum(axis=1)
     mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
     moves = mean - np.asarray(clouds.x)

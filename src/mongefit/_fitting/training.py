@@ -112,7 +112,7 @@ def train(
     task.require_memory()
     recorder = _Recorder(task.problem, float(task.clouds.units.scale))
     with (
-        compile_meanwhile(compile_tasks(task.clouds, task.models[0].cost, task.options.debias)),
+        compile_meanwhile(compile_tasks(task.clouds, task.models[0].cost, task.how)),
         TrainingBar(max_iter, enabled=bool(task.options.verbose)) as bar,
     ):
 
@@ -214,13 +214,13 @@ def finish(task: Task, runs: Sequence[Run]) -> Fitted:
 def finish_cost(task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None = None) -> Fitted:
     """Build the map of a cost, check it, and report what is wrong with it."""
     clouds, history = task.clouds, {} if history is None else history
-    solved = solve_map(clouds, cost, task.epsilon, debias=task.options.debias)
+    solved = solve_map(clouds, cost, task.how)
     rows = evenly(len(clouds.source), CHECKED)
     moved = transport_points(solved.map, clouds.source[rows], reverse=False)
     n_iter = max(len(history.get("step", ())) - 1, 0)
     diagnostics = diagnose(solved.map, np.asarray(solved.plan), rows, moved, solved.dual) | {
         "epsilon": solved.epsilon,
-        "epsilon_requested": task.epsilon,
+        "epsilon_requested": task.how.epsilon,
         "skipped_steps": int(np.sum(~history.get("applied", np.ones(0, bool)))),
         "trained": n_iter > 0,
         "input_warnings": clouds.notes,
@@ -239,7 +239,7 @@ def _score(task: Task, run: Run) -> float:
     if task.held_out is None:
         return run.objective
     clouds, pairs = task.clouds, task.held_out
-    solved = solve_map(clouds, run.model.cost, task.epsilon, debias=task.options.debias)
+    solved = solve_map(clouds, run.model.cost, task.how)
     found = transport_points(solved.map, clouds.source[pairs[:, 0]], reverse=False)
     missed = np.sum((found.points - clouds.target[pairs[:, 1]]) ** 2, axis=1)
     error = float(np.sqrt(np.mean(missed)))

@@ -76,6 +76,8 @@ class CostProblem(Problem):
         How the potentials are differentiated.
     pair_dtype
         Precision of ∇h and of derivatives over the pairs; that of the points by default.
+    tau_a, tau_b
+        How strictly the weights of each side are kept; None for exactly.
     """
 
     x: Float[Array, "n d"]
@@ -90,6 +92,8 @@ class CostProblem(Problem):
     inverse_solver: InverseGradientSolver | None = None
     differentiate: Differentiation = eqx.field(static=True, default="one_step")
     pair_dtype: str | None = eqx.field(static=True, default=None)
+    tau_a: Float[Array, ""] | None = None
+    tau_b: Float[Array, ""] | None = None
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -148,7 +152,8 @@ class CostProblem(Problem):
         request = self.requested(model)
         u, v = cost.latent_source(x), cost.latent_target(y)
         costs = PairCosts(cost.h, u, v, request, dtype=self.pair_dtype, guess=warm.gradient)
-        problem = DualProblem(costs.C, a, b, eps=relative_eps(costs.C, a, b, epsilon))
+        eps = relative_eps(costs.C, a, b, epsilon)
+        problem = DualProblem(costs.C, a, b, eps=eps, tau_a=self.tau_a, tau_b=self.tau_b)
         dual = solve_dual(
             problem,
             g_init=start(jax.lax.stop_gradient(problem)),

@@ -22,7 +22,7 @@ class EuclideanMap(FitMixin, EntropicQueries):
         one that another estimator learned, ``other.map_.cost.h``.
     epsilon : float, default=0.01
         Entropic regularisation relative to the mean cost.
-    normalize_weight, dtype, strict
+    tau_a, tau_b, normalize_weight, dtype, strict
         As for `MongeMap`.
 
     Examples
@@ -37,6 +37,8 @@ class EuclideanMap(FitMixin, EntropicQueries):
     cost: str | ConvexFunction = "sqeuclidean"
     _: dataclasses.KW_ONLY
     epsilon: float = 0.01
+    tau_a: float = 1.0
+    tau_b: float = 1.0
     normalize_weight: bool = False
     dtype: str = "float64"
     strict: bool = False

@@ -198,15 +198,16 @@ def map_plan_gap(estimator: BaseEstimator | EntropicMap) -> float:
 def _squared_gaps(
     entropic_map: EntropicMap, x: Float[Array, "N d"], f: Float[Array, " N"]
 ) -> tuple[Float[Array, " N"], Bool[Array, " N"]]:
-    """‖Φν(T(x_i)) − Σ_j P_ij v_j / a_i‖² for a block, and where T was found within tolerance."""
+    """‖Φν(T(x_i)) − Σ_j P_ij v_j / Σ_j P_ij‖² for a block, and where T was found within tolerance."""
     cost, y = entropic_map.cost, entropic_map.y
     inside = eqx.tree_at(lambda found: found.units, entropic_map, Units.none(x.shape[1]))
     moved = inside.transport(x)
-    # With weight 1 in the place of a_i these are the rows P_ij / a_i, where a_i is zero too.
+    # With weight 1 in the place of a_i, so that there are rows where a_i is zero too.
     ones = jnp.ones(len(x), x.dtype)
     problem = DualProblem(cost.matrix(x, y), ones, entropic_map.b, eps=entropic_map.eps)
     rows = problem.plan(f, entropic_map.g)
-    gap = cost.latent_target(moved.points) - rows @ cost.latent_target(y)
+    mean = (rows @ cost.latent_target(y)) / jnp.sum(rows, axis=1, keepdims=True)
+    gap = cost.latent_target(moved.points) - mean
     return jnp.sum(gap**2, axis=1), moved.converged
 
 
