@@ -288,9 +288,10 @@ def check_switch(value: Any, name: str) -> None:
 
 def check_tau(value: Any, name: str) -> float:
     """How strictly a side keeps its weights: above 0 and at most 1."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= 1:
+    number = math.nan if isinstance(value, bool | str) or value is None else value
+    if not isinstance(number, numbers.Real) or not 0 < float(number) <= 1:
         raise wrong_option(name, "a number above 0 and at most 1", value)
-    return float(value)
+    return float(number)
 
 
 def check_choice(value: Any, name: str, choices: Iterable[str], *, others: str = "") -> str:

@@ -21,7 +21,7 @@ def two_kinds(seed: int = 0, n: int = N):
     copies = np.where(kind == 0, rng.permutation(n) % 2 == 0, 3)
     source = np.repeat(np.arange(n), np.where(kind == 0, copies.astype(int), 1))
     source = np.concatenate([source, np.repeat(np.flatnonzero(kind == 1), 2)])
-    y = x[source] + [0.0, 3.0] + 0.05 * rng.normal(size=(len(source), 2))
+    y = x[source] + np.array([0.0, 3.0]) + 0.05 * rng.normal(size=(len(source), 2))
     return x, y, kind, source
 
 
@@ -36,7 +36,7 @@ def test_growth_is_found_where_kinds_grow_and_die():
         )
     kept = MongeMap(cost="sqeuclidean", epsilon=0.02).fit(x, y)
     assert np.all(kept.growth_ == 1) and kept.died_ == kept.unexplained_ == 0
-    truth = x + [0.0, 3.0]
+    truth = x + np.array([0.0, 3.0])
     assert model.score(x, truth) > kept.score(x, truth) + 1
     assert 0.2 < model.died_ < 0.4 and model.unexplained_ < 1e-9
 
@@ -56,9 +56,9 @@ def test_growth_of_new_points_agrees_with_that_of_the_old():
 def test_outliers_lose_their_mass_and_leave_the_others_alone():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 2))
-    y = x + [0.0, 1.0]
+    y = x + np.array([0.0, 1.0])
     # A twentieth far away, on both sides in other places.
-    far = 15 + rng.normal(size=(3, 2))
+    far = 60 + rng.normal(size=(3, 2))
     both = np.r_[x, -far], np.r_[y, far]
 
     def error(clouds, eps, **options):
@@ -68,9 +68,10 @@ def test_outliers_lose_their_mass_and_leave_the_others_alone():
         return -model.score(x, y), model
 
     clean, _ = error((x, y), 0.05)
-    relaxed, model = error(both, 0.05, tau_a=0.95, tau_b=0.95)
+    # ρ = eps τ/(1 − τ) = 100, far above what the move costs and far below what outliers would.
+    relaxed, model = error(both, 0.05, tau_a=0.9995, tau_b=0.9995)
     kept, _ = error(both, 0.05)
-    assert np.all(model.growth_[-3:] < 1e-6) and np.all(model.growth_[:-3] > 0.3)
+    assert np.all(model.growth_[-3:] < 1e-2) and np.all(model.growth_[:-3] > 0.9)
     assert relaxed < 1.1 * clean and kept > 2 * clean
 
 
@@ -78,9 +79,9 @@ def test_training_sees_the_strengths(tmp_path):
     x, y, _, source = two_kinds()
     pairs = np.stack([source, np.arange(len(y))], axis=1)[::4]
     fits = {
-        tau: MongeMap(
-            cost="matrix", epsilon=0.05, tau_a=tau, max_iter=5, many_to_many=True
-        ).fit(x, y, pairs=pairs)
+        tau: MongeMap(cost="matrix", epsilon=0.05, tau_a=tau, max_iter=5, many_to_many=True).fit(
+            x, y, pairs=pairs
+        )
         for tau in (1.0, 0.8)
     }
     first = {tau: model.history_["loss"][0] for tau, model in fits.items()}

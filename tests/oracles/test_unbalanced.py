@@ -141,7 +141,7 @@ def test_reverse_problem_and_mass():
 
 
 def test_far_points_lose_their_mass():
-    C, a, b = costs()
+    C, _, b = costs()
     far = np.r_[C, np.full((1, len(b)), 100 * C.mean())]
     weight = np.full(len(far), 1 / len(far))
     one = DualProblem(far, weight, b, eps=0.1 * C.mean(), tau_a=0.9)

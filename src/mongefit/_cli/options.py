@@ -136,8 +136,14 @@ _TRAINING: Options = {
     "alpha": ({"type": float}, "Strong convexity of h.  [default: 0.01]"),
     "epsilon": (_RANGE, "Regularisation relative to the mean cost.  [default: 0.1,0.01]"),
     "debias": ({"default": None}, "Whether to undo the shrinking of the map.  [default: no]"),
-    "tau_a": ({"type": float}, "How strictly the mass of the source is kept, up to 1.  [default: 1]"),
-    "tau_b": ({"type": float}, "How strictly the mass of the target is kept, up to 1.  [default: 1]"),
+    "tau_a": (
+        {"type": float},
+        "How strictly the mass of the source is kept, up to 1.  [default: 1]",
+    ),
+    "tau_b": (
+        {"type": float},
+        "How strictly the mass of the target is kept, up to 1.  [default: 1]",
+    ),
     "max_iter": ({"type": int}, "Training steps.  [default: 500]"),
     "validation_fraction": (
         {"type": float},

@@ -1,9 +1,9 @@
 r"""Entropic optimal transport between weighted points, seen only through the cost matrix.
 
-The semi-dual F(g) is concave; where both sides keep their weights it is Σ a_i f_i(g) + Σ b_j g_j with
-gradient b − colsum(P). Solvers climb it in the log domain with everything held constant;
-`solve_dual` then attaches the derivative. Where both sides keep their weights, potentials are
-determined up to f + t, g − t; they are returned with Σ a_i f_i = Σ b_j g_j.
+The semi-dual F(g) is concave. Where both sides keep their weights it is Σ a_i f_i(g) + Σ b_j g_j
+with gradient b − colsum(P), and potentials are determined up to f + t, g − t: they are returned
+with Σ a_i f_i = Σ b_j g_j. Solvers climb F in the log domain with everything held constant;
+`solve_dual` then attaches the derivative.
 """
 
 from mongefit._duals.problem import DualProblem as DualProblem

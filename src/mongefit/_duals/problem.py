@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -25,8 +24,8 @@ class DualProblem(eqx.Module):
         g_j = −τ_b eps log Σ_i a_i exp((f_i − C_ij)/eps),
         P_ij = a_i b_j exp((f_i + g_j − C_ij)/eps).
 
-    With τ = 1 the plan has exactly the weights of that side. With τ < 1 it need not: mass is created
-    or destroyed at a price of ρ KL(mass | weights), τ = ρ/(ρ + eps).
+    With τ = 1 the plan has exactly the weights of that side. With τ < 1 it need not: mass is
+    created or destroyed at a price of ρ KL(mass | weights), τ = ρ/(ρ + eps).
 
     Parameters
     ----------
@@ -162,9 +161,7 @@ def soft_minimum(
     return -eps * logsumexp(safe_log(weight) + (potential - C) / eps, axis=1)
 
 
-def relaxed(
-    potential: Float[Array, " n"], tau: Float[Array, ""] | None
-) -> Float[Array, " n"]:
+def relaxed(potential: Float[Array, " n"], tau: Float[Array, ""] | None) -> Float[Array, " n"]:
     """The potential of a side that keeps its weights with strength τ, from that of τ = 1."""
     return potential if tau is None else tau * potential
 

@@ -81,7 +81,8 @@ def semidual(problem: DualProblem, g: Float[Array, " m"], *, centred: bool = Fal
 def _best_shift(problem: DualProblem, f: Float[Array, " n"], g: Float[Array, " m"]):
     """The constant t at which F(g + t) is largest: there rows and columns hold the same mass.
 
-    ``f`` is that of τ_a = 1. Rows hold Σ a exp(−(1 − τ_a)(f − t)/eps), columns Σ b exp(−(g + t)/ρ_b).
+    ``f`` is that of τ_a = 1. Rows hold Σ a exp(−(1 − τ_a)(f − t)/eps), and columns hold
+    Σ b exp(−(g + t)/ρ_b).
     """
     eps, tau_a, tau_b = problem.eps, problem.tau_a, problem.tau_b
     of_rows = 0.0 if tau_a is None else (1 - tau_a) / eps
@@ -96,8 +97,8 @@ def _best_shift(problem: DualProblem, f: Float[Array, " n"], g: Float[Array, " m
 class _ScaledHessian(eqx.Module):
     """eps D^(−1/2) (−∇²F) D^(−1/2) = I − KᵀK, D the diagonal of a point.
 
-    K = diag(√(τ_a r)) P̃ D^(−1/2) has singular values in [0, 1]. Where both sides keep their weights
-    the constants are a null vector, which is deflated: √D √Dᵀ / ΣD is added.
+    K = diag(√(τ_a r)) P̃ D^(−1/2) has singular values in [0, 1]. Where both sides keep their
+    weights the constants are a null vector, which is deflated: √D √Dᵀ / ΣD is added.
     """
 
     root_row: Float[Array, " n"]
@@ -137,12 +138,13 @@ def hessian_inverse(
 
     It is differentiable in v, in the problem and in the point, any number of times.
 
-    −∇²F = (diag(D) − τ_a P̃ᵀ diag(r) P̃)/eps. Scaled by D^(−1/2) on both sides it is I − KᵀK with the
-    singular values of K in [0, 1], below 1 where a side is relaxed. Else each connected component of
-    the plan contributes one null vector. The overall constant is deflated exactly; the offsets between components that exchange
-    no mass in this precision by a shift just above rounding, whose effect on all other directions
-    two rounds of refinement undo. A right-hand side that conserves the mass of each component has
-    nothing along them, so these offsets stay where the last connected solve left them.
+    −∇²F = (diag(D) − τ_a P̃ᵀ diag(r) P̃)/eps. Scaled by D^(−1/2) on both sides it is I − KᵀK with
+    the singular values of K in [0, 1], below 1 where a side is relaxed. Else each connected
+    component of the plan contributes one null vector. The overall constant is deflated exactly; the
+    offsets between components that exchange no mass in this precision by a shift just above
+    rounding, whose effect on all other directions two rounds of refinement undo. A right-hand side
+    that conserves the mass of each component has nothing along them, so these offsets stay where
+    the last connected solve left them.
 
     Beyond ``LARGEST_FACTORISED`` columns the system is solved by conjugate gradients, which need
     only the plan, until the scaled residual is below ``rtol`` times the first or below ``atol``;

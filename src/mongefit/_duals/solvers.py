@@ -161,9 +161,7 @@ def _climb_stages(problem: DualProblem, g_init, tol, stages: Sequence[_Stage]):
     point = semidual(problem.at(temperature), g, centred=True)
     error = jnp.where(temperature <= eps, point.error, jnp.inf)
     start = begin(zero, point, g, infinite, zero, jnp.asarray(Status.STALLED))
-    start = dataclasses.replace(
-        start, known=jnp.asarray(True), best_error=error, stage_error=error
-    )
+    start = dataclasses.replace(start, known=jnp.asarray(True), best_error=error, stage_error=error)
     climb = jax.lax.while_loop(unfinished, iterate, start)
     return climb.best_g, climb.best_error, climb.iteration, climb.status
 

@@ -56,9 +56,7 @@ class Solved(NamedTuple):
 
 def _map_and_plan(cost: Cost, x, y, *, a, b, **options):
     C = cost.matrix(x, y)
-    entropic_map, dual = build_map(
-        cost, x, y, a=a, b=b, C=C, differentiate="one_step", **options
-    )
+    entropic_map, dual = build_map(cost, x, y, a=a, b=b, C=C, differentiate="one_step", **options)
     return entropic_map, dual, DualProblem(C, a, b, eps=entropic_map.eps).plan(dual.f, dual.g)
 
 
@@ -231,9 +229,7 @@ def compile_tasks(clouds: Clouds, cost: Cost, how: MapOptions) -> list[Callable[
     # Weights for potentials: only shapes matter.
     own = SelfPotentials(a, b) if how.debias else None
     eps = to_device(x.dtype.type(1))
-    fitted = EntropicMap(
-        cost, x, y, a, b, a, b, eps, clouds.units, own=own, **how.taus(x.dtype)
-    )
+    fitted = EntropicMap(cost, x, y, a, b, a, b, eps, clouds.units, own=own, **how.taus(x.dtype))
     return [
         lambda: compile_ahead(_transport, fitted, block, reverse=False),
         lambda: compile_ahead(_solve, **_arguments(clouds, cost, how)),

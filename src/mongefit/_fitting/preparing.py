@@ -269,7 +269,7 @@ def _initialise(
         return tuple(terms)
     clouds = task.clouds
     # Mean displacements of the source points under the plan of the cost before training.
-    first = MapOptions(checked.schedules["epsilon"][0], **checked.taus)
+    first = task.how._replace(epsilon=checked.schedules["epsilon"][0], debias=False)
     P = np.asarray(solve_map(clouds, cost, first).plan, np.float64)
     mass = P.sum(axis=1)
     mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]

@@ -198,7 +198,7 @@ def map_plan_gap(estimator: BaseEstimator | EntropicMap) -> float:
 def _squared_gaps(
     entropic_map: EntropicMap, x: Float[Array, "N d"], f: Float[Array, " N"]
 ) -> tuple[Float[Array, " N"], Bool[Array, " N"]]:
-    """‖Φν(T(x_i)) − Σ_j P_ij v_j / Σ_j P_ij‖² for a block, and where T was found within tolerance."""
+    """‖Φν(T(x_i)) − Σ_j P_ij v_j / Σ_j P_ij‖² for a block, and where T was found."""
     cost, y = entropic_map.cost, entropic_map.y
     inside = eqx.tree_at(lambda found: found.units, entropic_map, Units.none(x.shape[1]))
     moved = inside.transport(x)
