@@ -138,11 +138,11 @@ _TRAINING: Options = {
     "debias": ({"default": None}, "Whether to undo the shrinking of the map.  [default: no]"),
     "tau_a": (
         {"type": float},
-        "How strictly the mass of the source is kept, up to 1.  [default: 1]",
+        "How strictly the source keeps its mass, up to 1.  [default: 1.0]",
     ),
     "tau_b": (
         {"type": float},
-        "How strictly the mass of the target is kept, up to 1.  [default: 1]",
+        "How strictly the target keeps its mass, up to 1.  [default: 1.0]",
     ),
     "max_iter": ({"type": int}, "Training steps.  [default: 500]"),
     "validation_fraction": (
