@@ -1,4 +1,4 @@
-"""Two kinds of points, of which one dies and one divides: the map with weights kept, and without."""
+"""One kind of points dies, another divides: maps that keep weights, and that do not."""
 
 from pathlib import Path
 
@@ -14,9 +14,10 @@ kind = np.arange(80) % 2
 X = rng.normal(size=(80, 2)) + 6.0 * kind[:, None]
 # Of the first kind every other point dies; each of the second becomes three.
 copies = np.where(kind == 1, 3, np.arange(80) % 4 == 0)
-Y = np.repeat(X, copies, axis=0) + [0.0, 3.0]
+move = np.array([0.0, 3.0])
+Y = np.repeat(X, copies, axis=0) + move
 Y = Y + 0.05 * rng.normal(size=Y.shape)
-truth = X + [0.0, 3.0]
+truth = X + move
 true_growth = copies * len(X) / len(Y)
 
 kept = MongeMap(cost="sqeuclidean", epsilon=0.02).fit(X, Y)

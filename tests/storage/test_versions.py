@@ -2,7 +2,7 @@
 
 A new version of the format comes with a new file, written by the release that it belongs to:
 
-    python -m tests.storage.test_versions tests/data/model-v2.mongefit
+    python -m tests.storage.test_versions tests/data/model-v3.mongefit
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def write(path: Path) -> None:
     x, y = rng.normal(size=(2, 8, 2))
     model = MongeMap(
         "icnn", "shared", hidden_layer_sizes=(4, 3), epsilon=(0.2, 0.1), max_iter=3,
-        losses=[Paired(), 0.1 * Directional(2)],
+        losses=[Paired(), 0.1 * Directional(2)], tau_a=0.9,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

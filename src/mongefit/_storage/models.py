@@ -32,7 +32,7 @@ from mongefit.errors import ModelFileError, warn_user
 from mongefit.metrics import Table
 
 FORMAT = "mongefit-model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # What pictures and reports take from the history of every trained model.
 _HISTORY = ("step", "loss", "epsilon", "applied")
 _DTYPES = ("float32", "float64")
