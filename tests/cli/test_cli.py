@@ -285,6 +285,20 @@ class TestFit:
         assert result.stderr == ""
         assert mongefit.load("m.mongefit").random_state == 0
 
+    def test_mass_that_is_not_kept(self, folder):
+        options = ("--cost", "sqeuclidean", "--epsilon", "0.1", "--tau-a", "0.8")
+        result = run("fit", "x.csv", "y.csv", "-o", "m.mongefit", *options)
+        line = next(line for line in result.stdout.splitlines() if line.startswith("Mass"))
+        model = mongefit.load("m.mongefit")
+        assert model.tau_a == 0.8 and 0 < model.died_ < 1
+        assert line == (
+            f"Mass: {model.died_:.1%} of the source goes nowhere, 0.0% of the target comes from "
+            "nowhere."
+        )
+        assert "tau a 0.8" in run("info", "m.mongefit").stdout
+        refused = run("fit", "x.csv", "y.csv", "-o", "n.mongefit", "--tau-b", "0", code=2)
+        assert "--tau-b must be a number above 0 and at most 1" in refused.stderr
+
     def test_json(self, folder):
         result = run(
             "fit", "x.csv", "y.csv", "--pairs", "pairs.npy", "-o", "m.mongefit", *FAST,

@@ -151,7 +151,7 @@ def fit(
     elif len(inputs.pairs) and not chooses and not inputs.held_out.any():
         console.note("note: no pairs are held out; the error on unseen ones is unknown.")
 
-    from mongefit._cli.summary import fit_baseline, health, table, titled
+    from mongefit._cli.summary import fit_baseline, health, mass, table, titled
 
     if trains:
         console.note("Compiling, which takes longest the first time; then training.")
@@ -195,6 +195,8 @@ def fit(
         console.say(f"\n{model.report_}")
     if errors:
         console.say(f"\n{table(errors, columns)}\n")
+    if line := mass(model):
+        console.say(line)
     console.say(health(model, seconds))
     for path in console.written:
         console.say(f"Wrote {path}")
@@ -208,6 +210,8 @@ def fit(
         n_held_out=int(inputs.held_out.sum()),
         chosen=list(model.report_.rows) if chooses and model.report_ is not None else None,
         rmse=errors,
+        died=model.died_,
+        unexplained=model.unexplained_,
         n_iter=model.n_iter_,
         seconds=round(seconds, 3),
         diagnostics=model.diagnostics_,

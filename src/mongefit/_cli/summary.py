@@ -37,6 +37,9 @@ def fit_baseline(
         epsilon=epsilon,
         normalize_weight=model.normalize_weight,
         dtype="float32" if model.map_.x.dtype == "float32" else "float64",
+        # Those of MongeMapCV are 1.
+        tau_a=getattr(model, "tau_a", 1.0),
+        tau_b=getattr(model, "tau_b", 1.0),
     )
     # Of the data the model has warned; the one thing that matters here is noted below.
     with ignored_warnings():
@@ -72,6 +75,16 @@ def titled(models: Mapping[str, Map], rows: Errors, columns: Mapping[str, str]) 
             error = f"\nRMSE {rows[name][key]:.3g} on {where}"
         titles[_LABELS[name] + error] = model
     return titles
+
+
+def mass(model: Map) -> str:
+    """What grew and died, in one line; nothing where all mass is kept."""
+    if model.map_.tau_a is None and model.map_.tau_b is None:
+        return ""
+    return (
+        f"Mass: {model.died_:.1%} of the source goes nowhere, {model.unexplained_:.1%} of the "
+        "target comes from nowhere."
+    )
 
 
 def health(model: Map, seconds: float) -> str:
