@@ -93,9 +93,7 @@ def source_map(kind: str, found: Regression | None, clouds: Clouds) -> Diffeo:
     if found is None and kind == "affine":
         return AffineMap(clouds.dim)
     if found is None:
-        some = np.linspace(0, len(clouds.x) - 1, min(len(clouds.x), _FREE_ANCHORS)).astype(int)
-        anchors = np.unique(np.asarray(clouds.x)[some], axis=0)
-        return KernelMap(anchors, median_distance(anchors))
+        return kernel_map(np.asarray(clouds.x))
     if found.knobs.width is None:
         return AffineMap(len(found.shift), weight=found.weight, shift=found.shift)
     return KernelMap(
@@ -105,3 +103,10 @@ def source_map(kind: str, found: Regression | None, clouds: Clouds) -> Diffeo:
         shift=found.shift,
         coefficients=found.coefficients,
     )
+
+
+def kernel_map(points: Points) -> KernelMap:
+    """A kernel map at the identity, with anchors spread evenly over the points."""
+    some = np.linspace(0, len(points) - 1, min(len(points), _FREE_ANCHORS)).astype(int)
+    anchors = np.unique(points[some], axis=0)
+    return KernelMap(anchors, median_distance(anchors))

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mongefit._estimators.monge_map import MongeMap
-from mongefit._flows import KernelMap
+from mongefit._fitting.starting import kernel_map
 from mongefit._progress import ProgressBar
-from mongefit._regression import median_distance
 from mongefit._runtime import double_precision
 from mongefit._transport import Units
 from mongefit._validation import check_seed, check_switch
@@ -70,7 +69,6 @@ TRAINED = "; trained"
 FREE = "Euclidean, kernel source; trained from the identity"
 FREE_EPSILONS = (0.07, 0.05)
 """Epsilons of what starts from the identity."""
-MOST_ANCHORS = 256
 REPEATS, MANY_CLONES = 3, 40
 """How often the pairs are divided into folds, with fewer clones than these."""
 HEADERS = {
@@ -230,12 +228,12 @@ class _Chooser(NamedTuple):
         if compare.mean(squares(best.judged, self.held)) > negligible(self.held, compare):
             limit = self._first_fold(best)
             for name, options, lenient in self._to_train(entries):
-                estimator = MongeMap(**TRAINING | options)
+                estimator = MongeMap(**options)
                 entries += training.judge(name, estimator, lenient * limit)
         bar.update()
-        # The simplest first: what leaves the identity step by step after what stays there.
+        # The simplest first: what leaves the identity step by step comes after what stays there.
         names = [str(family) for family in FAMILIES]
-        names.insert(2, FREE)
+        names.insert(sum(family.diffeo is None for family in FAMILIES), FREE)
         return sorted(entries, key=lambda entry: names.index(entry.family.removesuffix(TRAINED)))
 
     def _to_train(self, entries: list[Entry]) -> Iterator[tuple[str, dict[str, Any], float]]:
@@ -248,12 +246,9 @@ class _Chooser(NamedTuple):
             if start is not None:
                 yield name + TRAINED, start.options | TRAINING, 1.0
         sources = np.unique(self.held.x[self.held.pairs[:, 0]], axis=0)
-        anchors = sources[
-            np.linspace(0, len(sources) - 1, min(len(sources), MOST_ANCHORS)).astype(int)
-        ]
-        phi = KernelMap(anchors, median_distance(anchors))
+        phi = kernel_map(sources)
         for epsilon in FREE_EPSILONS:
-            yield FREE, {
+            yield FREE, TRAINING | {
                 "cost": "sqeuclidean", "diffeo": (phi, None), "epsilon": epsilon,
                 "diffeo_learning_rate": 0.002, "penalties": [1e-2 * Departure()],
             }, LENIENT  # fmt: skip
