@@ -216,5 +216,5 @@ def test_units_of_clouds_of_very_different_sizes():
     x = np.array([[-1.0], [0.0], [1.0]])
     y, third = 1e200 * x, np.full(3, 1 / 3)
     for first, second in ((x, y), (y, x)):
-        units = Units.of(first, second, third, third)
+        units = Units.of((first, third), (second, third))
         np.testing.assert_allclose(units.scale, np.sqrt(1 / 3) * 1e200)

@@ -71,6 +71,29 @@ class Cost(Registered):
         )
 
 
+class LegCosts(eqx.Module):
+    """The costs of several legs: one h, and flows that legs may share.
+
+    Attributes
+    ----------
+    h
+        The convex function of all legs.
+    flows
+        The flows, each once.
+    wiring
+        For each leg which of the flows Φμ and Φν are; None is the identity.
+    """
+
+    h: ConvexFunction
+    flows: tuple[Diffeo, ...]
+    wiring: tuple[tuple[int | None, int | None], ...] = eqx.field(static=True)
+
+    def of(self, leg: int) -> Cost:
+        """The cost of one leg."""
+        source, target = (None if k is None else self.flows[k] for k in self.wiring[leg])
+        return Cost(self.h, source, target)
+
+
 def _map_rows(function, rows: int, *arrays):
     """Apply a function to every row; where not all at once, recomputed in the reverse pass."""
     n = len(arrays[0])

@@ -147,9 +147,9 @@ def conditional_weights(
 
 
 class Units(Registered):
-    """Common units of both clouds: one centre and one scalar scale.
+    """Common units of all clouds: one centre and one scalar scale.
 
-    One scale for all features and both sides, because anything else would change what squared
+    One scale for all features and clouds, because anything else would change what squared
     Euclidean means.
     """
 
@@ -157,14 +157,18 @@ class Units(Registered):
     scale: Float[Array, ""]
 
     @classmethod
-    def of(cls, x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> Units:
-        """Weighted mean of both clouds, and their root mean square distance to it per feature."""
-        centre = 0.5 * (a @ x + b @ y)
-        largest = max(np.abs(x - centre).max(), np.abs(y - centre).max())
+    def of(cls, *clouds: tuple[np.ndarray, np.ndarray]) -> Units:
+        """Those of clouds (points, weights), each of which counts the same.
+
+        The mean of their weighted means, and their root mean square distance to it per feature.
+        """
+        share = 1 / len(clouds)
+        centre = share * sum(weight @ points for points, weight in clouds)
+        largest = max(np.abs(points - centre).max() for points, _ in clouds)
         if largest > 0:
             # Divided by the largest first: squares of 1e170 would overflow, of 1e-170 vanish.
-            spread = a @ ((x - centre) / largest) ** 2 + b @ ((y - centre) / largest) ** 2
-            scale = largest * np.sqrt(0.5 * np.mean(spread))
+            spread = sum(weight @ ((points - centre) / largest) ** 2 for points, weight in clouds)
+            scale = largest * np.sqrt(share * np.mean(spread))
         else:
             scale = 1.0
         return cls(to_device(centre), to_device(scale))

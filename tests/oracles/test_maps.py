@@ -177,7 +177,7 @@ def test_potentials_at_the_points_are_the_solved_ones_and_their_gradient_makes_t
 def test_units_go_in_and_come_out():
     clouds = random_clouds()
     scaled = clouds._replace(x=50 * clouds.x + 7, y=50 * clouds.y + 7)
-    units = Units.of(*scaled)
+    units = Units.of((scaled.x, scaled.a), (scaled.y, scaled.b))
     inside = (units.into(scaled.x), units.into(scaled.y), scaled.a, scaled.b)
     spread = sum(w @ (z**2) for z, w in ((inside[0], scaled.a), (inside[1], scaled.b)))
     assert jnp.mean(spread) / 2 == pytest.approx(1)

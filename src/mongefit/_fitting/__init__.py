@@ -13,13 +13,16 @@ from mongefit._fitting.apply import log_density as log_density
 from mongefit._fitting.apply import map_points as map_points
 from mongefit._fitting.apply import transport_points as transport_points
 from mongefit._fitting.data import FitData as FitData
+from mongefit._fitting.journey import Journey as Journey
 from mongefit._fitting.preparing import Task as Task
 from mongefit._fitting.preparing import prepare as prepare
+from mongefit._fitting.preparing import prepare_legs as prepare_legs
 from mongefit._fitting.training import Fitted as Fitted
 from mongefit._fitting.training import Record as Record
 from mongefit._fitting.training import check_checkpoint as check_checkpoint
 from mongefit._fitting.training import finish as finish
 from mongefit._fitting.training import finish_cost as finish_cost
+from mongefit._fitting.training import finish_legs as finish_legs
 from mongefit._fitting.training import fit as fit
 from mongefit._fitting.training import train as train
 from mongefit._fitting.training import train_alike as train_alike

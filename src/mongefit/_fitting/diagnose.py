@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from mongefit._costs import Cost
 from mongefit._duals import DualSolution, default_tolerance
-from mongefit._fitting.data import Clouds, connected_parts
+from mongefit._fitting.data import Leg, connected_parts
 from mongefit._numerics import Status
 from mongefit._regression import linear_regression, standard_error
 from mongefit._runtime import compile_ahead, to_device
 from mongefit._transport import EntropicMap, Transported
-from mongefit._validation import Knowledge
 from mongefit.errors import ConvergenceWarning, InPython, Option, warn_or_raise, warn_user
 
 CHECKED = 1024
@@ -124,17 +123,18 @@ def report(found: dict[str, Any], *, strict: bool) -> None:
         )  # fmt: skip
 
 
-def warn_if_beaten(
-    clouds: Clouds, known: Knowledge, spared: NDArray[np.bool_], mapped: NDArray[np.float64]
-) -> None:
+def warn_if_beaten(leg: Leg, mapped: NDArray[np.float64]) -> None:
     """Say so where a simple predictor is better on pairs that were kept from training.
 
     ``mapped`` is where the map sends the sources of these pairs. An error below a hundredth of the
     spread of the targets is good enough.
     """
-    if known.pairs is None or known.pair_weight is None or known.clones is None:
+    clouds, known, _, spared = leg
+    if known.pairs is None or known.pair_weight is None or known.clones is None or spared is None:
         return
     x, y, told = clouds.source, clouds.target, known.pair_weight > 0
+    if not np.any(told):
+        return
     rows, columns = known.pairs[told].T
     ridge = linear_regression(x[rows], y[columns], known.pair_weight[told], known.clones[told])
     sources, truth = x[known.pairs[spared, 0]], y[known.pairs[spared, 1]]

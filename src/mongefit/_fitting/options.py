@@ -21,9 +21,9 @@ from mongefit._convex import (
     LowRankMatrix,
     SquaredEuclidean,
 )
-from mongefit._costs import Cost
+from mongefit._costs import Cost, LegCosts
 from mongefit._duals import Differentiation, DualSolver, NewtonDual, SinkhornDual
-from mongefit._fitting.data import Clouds
+from mongefit._fitting.data import Clouds, Leg
 from mongefit._fitting.starting import STARTED, Start, source_map, start
 from mongefit._flows import AutoregressiveFlow, Diffeo
 from mongefit._inverse import ConjugateICNN
@@ -31,7 +31,6 @@ from mongefit._options import FitOptions
 from mongefit._registry import is_ours
 from mongefit._runtime import draw_on_cpu, filter_jit
 from mongefit._validation import (
-    Knowledge,
     check_choice,
     check_count,
     check_layers,
@@ -137,16 +136,22 @@ def _draw(
 _drawn = filter_jit(_draw, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def build_cost(clouds: Clouds, known: Knowledge, options: FitOptions, seed: int) -> Cost:
-    """The cost at the start of training."""
-    dim = clouds.dim
+def build_costs(
+    legs: Sequence[Leg], roles: Sequence[tuple[int, int]], options: FitOptions, seed: int
+) -> LegCosts:
+    """The costs of all legs at the start of training.
+
+    ``roles`` numbers the clouds of each leg; those with one number share a flow if each has its
+    own.
+    """
+    dim = legs[0].clouds.dim
     alpha = check_positive(options.alpha, "alpha")
     sizes = check_layers(options.hidden_layer_sizes)
     cost, diffeo = options.cost, options.diffeo
     kind = diffeo if isinstance(diffeo, str) and diffeo in STARTED else None
     begin = Start(None, None)
     if kind is not None or (isinstance(cost, str) and cost == "matrix"):
-        begin = start(kind, clouds, known)
+        begin = start(kind, legs)
     if isinstance(cost, ConvexFunction):
         h = cost
         try:
@@ -168,19 +173,24 @@ def build_cost(clouds: Clouds, known: Knowledge, options: FitOptions, seed: int)
     else:
         h = SquaredEuclidean()
     if diffeo is None:
-        return Cost(h)
+        return LegCosts(h, (), ((None, None),) * len(legs))
     if isinstance(diffeo, Diffeo):
-        return Cost(h, diffeo, diffeo)
+        return LegCosts(h, (diffeo,), ((0, 0),) * len(legs))
     is_pair = isinstance(diffeo, tuple) and len(diffeo) == 2
     if is_pair and all(isinstance(phi, Diffeo | None) for phi in diffeo):
-        return Cost(h, *diffeo)
+        given = {id(phi): phi for phi in diffeo if isinstance(phi, Diffeo)}
+        source, target = (None if phi is None else list(given).index(id(phi)) for phi in diffeo)
+        return LegCosts(h, tuple(given.values()), ((source, target),) * len(legs))
     check_choice(diffeo, "diffeo", DIFFEOS, others="None, a Diffeo or a pair of them")
     if diffeo in STARTED:
-        return Cost(h, source_map(diffeo, begin.regression, clouds))
+        return LegCosts(h, (source_map(diffeo, begin.regression, legs),), ((0, None),) * len(legs))
+    keys = _keys(seed)[1:]
     if diffeo == "shared":
-        flow = AutoregressiveFlow(dim, key=_keys(seed)[1])
-        return Cost(h, flow, flow)
-    return Cost(h, *(AutoregressiveFlow(dim, key=key) for key in _keys(seed)[1:]))
+        return LegCosts(h, (AutoregressiveFlow(dim, key=keys[0]),), ((0, 0),) * len(legs))
+    count = 1 + max(max(pair) for pair in roles)
+    keys += tuple(jr.fold_in(keys[-1], k) for k in range(2, count))
+    flows = tuple(AutoregressiveFlow(dim, key=key) for key in keys[:count])
+    return LegCosts(h, flows, tuple(roles))
 
 
 def check_convex(cost: Cost, clouds: Clouds) -> None:

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._costs import Cost
+from mongefit._costs import Cost, LegCosts
 from mongefit._fitting.apply import MapOptions, require_plan_memory, solve_map
-from mongefit._fitting.data import Clouds, FitData, check_clones, check_clouds
+from mongefit._fitting.data import Clouds, FitData, Leg
+from mongefit._fitting.journey import Journey, Through, check_journey, parts, spare
 from mongefit._fitting.options import (
     DIFFERENTIATIONS,
     Checked,
-    build_cost,
+    build_costs,
     check_convex,
     check_options,
     check_terms,
@@ -32,48 +33,56 @@ from mongefit._runtime import (
     on_cpu,
     require_memory,
 )
-from mongefit._training import BatchedProblem, CostProblem, Model, Recipe, learns
-from mongefit._validation import Knowledge, check_groups, check_pairs, check_validation_pairs
-from mongefit.errors import DataError, Option, ignored_warnings, noted_warnings, warn_user
+from mongefit._training import (
+    BatchedProblem,
+    Composed,
+    CostProblem,
+    LegsModel,
+    LegsProblem,
+    Model,
+    Problem,
+    Recipe,
+    learns,
+)
+from mongefit._validation import Knowledge
+from mongefit.errors import DataError, Option, noted_warnings, warn_user
 from mongefit.losses import Groups, Paired, Pairs, Subset, Subsets, Term, Weighted
 from mongefit.losses._base import Direction
-
-ENOUGH_CLONES = 20
-"""From so many clones on some are kept from training to stop early by."""
 
 
 class Task(NamedTuple):
     """A fit that is checked and not trained.
 
-    ``held_out`` are validation pairs. ``spared`` says which of the known pairs they are if the fit
-    kept them from training itself. ``costs`` has the cost of each start, and ``how`` says which map
-    of a cost is built in the end. Without a ``problem`` there is nothing to learn.
+    ``legs`` are the pairs of clouds between which maps of one cost are built, and ``through`` is
+    what is known of maps that are composed of several of them. ``costs`` has the costs of each
+    start, and ``how`` says which map of a cost is built in the end. Without a ``problem`` there is
+    nothing to learn.
     """
 
     options: FitOptions
-    clouds: Clouds
-    known: Knowledge
-    held_out: NDArray[np.int64] | None
-    costs: list[Cost]
+    legs: list[Leg]
+    through: list[Through]
+    costs: list[LegCosts]
     how: MapOptions
-    problem: CostProblem | BatchedProblem | None
-    models: list[Model]
-    spared: NDArray[np.bool_] | None = None
+    problem: Problem | None
+    models: list[Model | LegsModel]
+
+    @property
+    def clouds(self) -> Clouds:
+        """The clouds of the first leg; all legs have its units."""
+        return self.legs[0].clouds
+
+    @property
+    def known(self) -> Knowledge:
+        """What is known of the first leg."""
+        return self.legs[0].known
 
     def bytes_per_step(self) -> int:
         """Memory that a step of one model needs."""
-        part: Any = self.problem
-        if isinstance(part, BatchedProblem):
-            part = part.draw(jnp.asarray(0))[0]
         model = self.models[0]
-        n, m, dim = len(part.x), len(part.y), part.x.shape[1]
-        # What XLA sets aside for a step: a dual solve, vectors for every pair whose gradient is
-        # requested or kept from step to step, and layers of the pairs that are evaluated at a time
-        # with their tangents and slopes.
-        vectors = n * m if model.cost.h.solves else part.requested(model).count
-        layers = [leaf for leaf in jax.tree.leaves(model.cost.h) if jnp.ndim(leaf) == 2]
-        values = 5 * dim * vectors + 6 * sum(map(len, layers)) * chunk_size(n * m)
-        return dual_bytes(n, m, part.x.dtype.itemsize) + part.x.dtype.itemsize * values
+        if isinstance(self.problem, LegsProblem):
+            return sum(_bytes_per_step(each, model.of(k)) for k, each in self.problem.each())
+        return _bytes_per_step(self.problem, model.of(0))
 
     def require_memory(self) -> None:
         """Refuse what would not fit: a step of all models that are trained at once, or the plan."""
@@ -86,7 +95,22 @@ class Task(NamedTuple):
         what = f"A training step between {n} and {m} points needs about"
         option = Option("batch_size")
         require_memory(needed, what, remedy, on_device=True, batch_size=option)
-        require_plan_memory(self.clouds)  # or training would be in vain
+        for leg in self.legs:
+            require_plan_memory(leg.clouds)  # or training would be in vain
+
+
+def _bytes_per_step(problem: Any, model: Model) -> int:
+    """Memory that a step of one leg needs."""
+    if isinstance(problem, BatchedProblem):
+        problem = problem.draw(jnp.asarray(0))[0]
+    n, m, dim = len(problem.x), len(problem.y), problem.x.shape[1]
+    # What XLA sets aside for a step: a dual solve, vectors for every pair whose gradient is
+    # requested or kept from step to step, and layers of the pairs that are evaluated at a time
+    # with their tangents and slopes.
+    vectors = n * m if model.cost.h.solves else problem.requested(model).count
+    layers = [leaf for leaf in jax.tree.leaves(model.cost.h) if jnp.ndim(leaf) == 2]
+    values = 5 * dim * vectors + 6 * sum(map(len, layers)) * chunk_size(n * m)
+    return dual_bytes(n, m, problem.x.dtype.itemsize) + problem.x.dtype.itemsize * values
 
 
 def default_losses(known: Knowledge, cost: Cost) -> list[Term]:
@@ -117,30 +141,42 @@ def prepare(
     ``choose_losses`` gives the losses where the options name none. Without ``learn`` nothing is
     trained, and without ``use_knowledge`` pairs and groups are only checked.
     """
+    return prepare_legs(
+        options, Journey.of_one(data), choose_losses=choose_losses, learn=learn,
+        use_knowledge=use_knowledge,
+    )  # fmt: skip
+
+
+@double_precision()
+def prepare_legs(
+    options: FitOptions,
+    journey: Journey,
+    *,
+    choose_losses: Callable[[Knowledge, Cost], list[Term]] = default_losses,
+    learn: bool = True,
+    use_knowledge: bool = True,
+) -> Task:
+    """`prepare` for any number of legs, whose maps have one cost."""
     drop_programs_if_crowded()
     with noted_warnings() as notes:
         checked = check_options(options)
-    clouds = check_clouds(data, dtype=options.dtype, normalize=options.normalize_weight)
-    clouds.notes[:0] = notes
-    known = _check_knowledge(options, data, clouds, used=use_knowledge)
-    held_out = check_validation_pairs(
-        data.validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
-    )
-    spared = None
-    if held_out is None and learn and options.max_iter:
-        known, spared = _spare(known, checked.spared, checked.seed)
-        if spared is not None:
-            held_out = known.pairs[spared]  # type: ignore[index]
+    legs, through = check_journey(options, journey, notes, used=use_knowledge)
+    if learn and options.max_iter and all(each.held_out is None for each in parts(legs, through)):
+        legs, through = spare(legs, through, checked.spared, checked.seed)
+    dtype = legs[0].clouds.x.dtype
     costs = [
-        cast(build_cost(clouds, known, options, checked.seed + k), clouds.x.dtype)
+        cast(build_costs(legs, journey.roles, options, checked.seed + k), dtype)
         for k in range(options.n_init)
     ]
-    check_convex(costs[0], clouds)
+    first = costs[0].of(0)
+    check_convex(first, legs[0].clouds)
     how = MapOptions(checked.schedules["epsilon"][1], debias=options.debias, **checked.taus)
-    task = Task(options, clouds, known, held_out, costs, how, None, [], spared)
+    task = Task(options, legs, through, costs, how, None, [])
     if not learn:
         return task
-    chosen = choose_losses(known, costs[0]) if options.losses is None else options.losses
+    chosen = options.losses
+    if chosen is None:
+        chosen = choose_losses(_all_kinds([each.known for each in parts(legs, through)]), first)
     losses = check_terms(chosen, "losses")
     if not learns(costs[0]):
         if losses:
@@ -165,64 +201,24 @@ def prepare(
     return _with_problem(task, checked, losses)
 
 
-def _spare(
-    known: Knowledge, fraction: float, seed: int
-) -> tuple[Knowledge, NDArray[np.bool_] | None]:
-    """Keep the pairs of some clones from training, to stop early by, where there are enough.
-
-    What is known without them, and which pairs they are.
-    """
-    if known.pairs is None or known.clones is None or known.pair_weight is None:
-        return known, None
-    counted = np.unique(known.clones[known.pair_weight > 0])
-    count = round(fraction * len(counted))
-    if len(counted) < ENOUGH_CLONES or count == 0:
-        return known, None
-    drawn = np.random.default_rng(seed).permutation(counted)[:count]
-    out = np.isin(known.clones, drawn)
-    weight = np.where(out, 0.0, known.pair_weight)
-    weight *= np.count_nonzero(weight) / weight.sum()
-    return known._replace(pair_weight=weight), out & (known.pair_weight > 0)
-
-
-def _check_knowledge(
-    options: FitOptions, data: FitData, clouds: Clouds, *, used: bool
-) -> Knowledge:
-    """What is known, checked. What is not used may be questionable: nobody learns from it."""
-    n, m = len(clouds.source), len(clouds.target)
-    many_to_many = options.many_to_many or not used
-    with noted_warnings(clouds.notes) if used else ignored_warnings():
-        table, weight = check_pairs(
-            data.pairs, n, m, weight=data.pair_weight, many_to_many=many_to_many
-        )
-        members = check_groups(data.groups, np.asarray(clouds.a), np.asarray(clouds.b))
-    if table is None and data.clones is not None:
-        raise DataError("clones was given without pairs.")
-    clones = None if table is None else check_clones(data.clones, table)
-    return Knowledge(table, weight, members, clones) if used else Knowledge()
+def _all_kinds(knowns: Sequence[Knowledge]) -> Knowledge:
+    """Of each kind of knowledge what some leg has."""
+    kinds = zip(*knowns, strict=True)
+    return Knowledge(*(next((x for x in kind if x is not None), None) for kind in kinds))
 
 
 def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> Task:
     """The task with the problem to train, and a model to start from for each of its costs."""
-    options, clouds, known = task.options, task.clouds, task.known
-    dtype = clouds.x.dtype
+    options, dtype = task.options, task.clouds.x.dtype
     weighted = [*losses, *checked.penalties]
     terms = [each.term for each in weighted]
+    kinds = _all_kinds([each.known for each in parts(task.legs, task.through)])
     for term in terms:
-        if term.requires is not None and getattr(known, term.requires) is None:
+        if term.requires is not None and getattr(kinds, term.requires) is None:
             raise DataError(
                 f"{term.name}() needs {term.requires}: give fit(X, Y, {term.requires}=…), or leave "
                 "it out."
             )
-    models = [
-        cast(Model(cost, _initialise(terms, task, cost, checked, k)), dtype)
-        for k, cost in enumerate(task.costs)
-    ]
-    pairs = None if known.pairs is None else Pairs.of(
-        known.pairs,
-        jnp.asarray(known.pair_weight, dtype),
-        also=None if task.held_out is None else task.held_out[:, 0],
-    )  # fmt: skip
     recipe = Recipe(
         [term.name for term in terms],
         weight=[each.weight for each in weighted],
@@ -232,23 +228,64 @@ def _with_problem(task: Task, checked: Checked, losses: Sequence[Weighted]) -> T
         dtype=dtype,
         **checked.schedules,
     )
+    started = [
+        cast((costs, _initialise(terms, task, costs, checked, k)), dtype)
+        for k, costs in enumerate(task.costs)
+    ]
+    each = [_leg_problem(task, leg, recipe, checked) for leg in task.legs]
+    if len(each) == 1 and not task.through:
+        models: list[Model | LegsModel] = [Model(costs.of(0), own) for costs, own in started]
+        return task._replace(problem=each[0], models=models)
+    composed = [
+        Composed(
+            one.chain,
+            *(one.clouds.x, one.clouds.y, one.clouds.a, one.clouds.b),
+            *_known_pairs(one, dtype),
+            None if one.known.groups is None else _subsets(one),
+        )
+        for one in task.through
+    ]
+    problem = LegsProblem.of(recipe, terms, each, composed, task.costs[0])
+    return task._replace(problem=problem, models=[LegsModel(*own) for own in started])
+
+
+def _leg_problem(
+    task: Task, leg: Leg, recipe: Recipe, checked: Checked
+) -> CostProblem | BatchedProblem:
+    """The training problem of one leg."""
+    options, clouds = task.options, leg.clouds
+    pairs, validation = _known_pairs(leg, clouds.x.dtype)
     problem = CostProblem(
         recipe=recipe,
         x=clouds.x, y=clouds.y, a=clouds.a, b=clouds.b,
         pairs=pairs,
-        subsets=None if known.groups is None else Subsets(
-            Subset.of(known.groups[0], clouds.a), Subset.of(known.groups[1], clouds.b)
-        ),
+        subsets=None if leg.known.groups is None else _subsets(leg),
         dual_solver=checked.dual_solver,
         differentiate=DIFFERENTIATIONS[options.differentiate],
-        validation=None if task.held_out is None else _pad(task.held_out, pairs, dtype),
+        validation=validation,
         pair_dtype="float32" if options.dtype == "mixed" else None,
-        **task.how.taus(dtype),
+        **task.how.taus(clouds.x.dtype),
     )  # fmt: skip
     size = options.batch_size
     if size is not None and options.max_iter and size < max(len(clouds.x), len(clouds.y)):
-        return task._replace(problem=BatchedProblem.of(problem, size, checked.seed), models=models)
-    return task._replace(problem=problem, models=models)
+        return BatchedProblem.of(problem, size, checked.seed)
+    return problem
+
+
+def _known_pairs(leg: Leg | Through, dtype: Any) -> tuple[Pairs | None, Pairs | None]:
+    """The pairs to train on and those to validate on."""
+    held_out, pairs = leg.held_out, None
+    table, weight = leg.known.pairs, leg.known.pair_weight
+    # Where all pairs of a leg are held out none is left to train on.
+    if table is not None and np.any(weight > 0):  # type: ignore[operator]
+        also = None if held_out is None else held_out[:, 0]
+        pairs = Pairs.of(table, jnp.asarray(weight, dtype), also=also)
+    return pairs, None if held_out is None else _pad(held_out, pairs, dtype)
+
+
+def _subsets(leg: Leg | Through) -> Subsets:
+    source, target = leg.known.groups  # type: ignore[misc]
+    return Subsets(Subset.of(source, leg.clouds.a), Subset.of(target, leg.clouds.b))
 
 
 def _pad(held_out: NDArray[np.int64], pairs: Pairs | None, dtype: Any) -> Pairs:
@@ -262,16 +299,19 @@ def _pad(held_out: NDArray[np.int64], pairs: Pairs | None, dtype: Any) -> Pairs:
 
 
 def _initialise(
-    terms: Sequence[Term], task: Task, cost: Cost, checked: Checked, start: int
+    terms: Sequence[Term], task: Task, costs: LegCosts, checked: Checked, start: int
 ) -> tuple[Term, ...]:
     """The terms, with starting values for the arrays that they learn."""
     if all(type(term).initialised is Term.initialised for term in terms):
         return tuple(terms)
-    clouds = task.clouds
     # Mean displacements of the source points under the plan of the cost before training.
     first = task.how._replace(epsilon=checked.schedules["epsilon"][0], debias=False)
-    P = np.asarray(solve_map(clouds, cost, first).plan, np.float64)
-    mass = P.sum(axis=1)
-    mean = P @ np.asarray(clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
-    moves = mean - np.asarray(clouds.x)
-    return tuple(term.initialised(moves, mass, checked.seed + start) for term in terms)
+    moves, masses = [], []
+    for k, leg in enumerate(task.legs):
+        P = np.asarray(solve_map(leg.clouds, costs.of(k), first).plan, np.float64)
+        mass = P.sum(axis=1)
+        mean = P @ np.asarray(leg.clouds.y) / np.where(mass > 0, mass, 1.0)[:, None]
+        moves.append(mean - np.asarray(leg.clouds.x))
+        masses.append(mass)
+    every = np.concatenate(moves), np.concatenate(masses)
+    return tuple(term.initialised(*every, checked.seed + start) for term in terms)

@@ -7,12 +7,13 @@ learned matrix starts at Σ⁻¹.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit._fitting.data import Clouds
+from mongefit._fitting.data import Leg
 from mongefit._flows import AffineMap, Diffeo, KernelMap
 from mongefit._regression import (
     Knobs,
@@ -27,7 +28,6 @@ from mongefit._regression import (
     shrunk_covariance,
 )
 from mongefit._runtime import lapack_threads
-from mongefit._validation import Knowledge
 
 STARTED = {"affine": linear_regression, "kernel": kernel_regression}
 """Source maps that start from the known pairs, and the regressions that they start as."""
@@ -79,21 +79,26 @@ class Start(NamedTuple):
         return (vectors * np.maximum(inverse / inverse.mean(), least)) @ vectors.T
 
 
-def start(kind: str | None, clouds: Clouds, known: Knowledge) -> Start:
-    """The start of one kind of source map from what is known."""
-    if known.pairs is None or known.pair_weight is None or known.clones is None:
+def start(kind: str | None, legs: Sequence[Leg]) -> Start:
+    """The start of one kind of source map from the pairs of all legs."""
+    parts = []
+    for clouds, known, *_ in legs:
+        if known.pairs is not None and known.pair_weight is not None and known.clones is not None:
+            rows, columns = known.pairs.T
+            x, y = np.asarray(clouds.x, np.float64), np.asarray(clouds.y, np.float64)
+            parts.append((x[rows], y[columns], known.pair_weight, known.clones))
+    if not parts:
         return Start(None, None)
-    rows, columns = known.pairs.T
-    x, y = np.asarray(clouds.x, np.float64), np.asarray(clouds.y, np.float64)
-    return Start.of(kind, x[rows], y[columns], known.pair_weight, known.clones)
+    x, y, weight, clones = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Start.of(kind, x, y, weight, clones)
 
 
-def source_map(kind: str, found: Regression | None, clouds: Clouds) -> Diffeo:
+def source_map(kind: str, found: Regression | None, legs: Sequence[Leg]) -> Diffeo:
     """A regression as a map of the source; without one, a map of its kind at the identity."""
     if found is None and kind == "affine":
-        return AffineMap(clouds.dim)
+        return AffineMap(legs[0].clouds.dim)
     if found is None:
-        return kernel_map(np.asarray(clouds.x))
+        return kernel_map(np.concatenate([np.asarray(leg.clouds.x) for leg in legs]))
     if found.knobs.width is None:
         return AffineMap(len(found.shift), weight=found.weight, shift=found.shift)
     return KernelMap(

@@ -16,6 +16,7 @@ from mongefit._costs import Cost
 from mongefit._fitting.apply import compile_tasks, solve_map, transport_points
 from mongefit._fitting.data import hash_arrays
 from mongefit._fitting.diagnose import CHECKED, diagnose, evenly, report, warn_if_beaten
+from mongefit._fitting.journey import parts
 from mongefit._fitting.preparing import Task
 from mongefit._io import StrPath
 from mongefit._progress import TrainingBar
@@ -112,7 +113,7 @@ def train(
     task.require_memory()
     recorder = _Recorder(task.problem, float(task.clouds.units.scale))
     with (
-        compile_meanwhile(compile_tasks(task.clouds, task.models[0].cost, task.how)),
+        compile_meanwhile(_compile_tasks(task)),
         TrainingBar(max_iter, enabled=bool(task.options.verbose)) as bar,
     ):
 
@@ -191,29 +192,41 @@ class Fitted:
     scores: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(0))
 
 
-@double_precision()
 def finish(task: Task, runs: Sequence[Run]) -> Fitted:
     """Keep the best run and build its map; without runs, that of the cost as it is."""
+    return finish_legs(task, runs)[0]
+
+
+@double_precision()
+def finish_legs(task: Task, runs: Sequence[Run]) -> list[Fitted]:
+    """`finish` for every leg of a task."""
     if not runs:
-        return finish_cost(task, task.costs[0])
+        return [finish_cost(task, task.costs[0].of(k), leg=k) for k in range(len(task.legs))]
     scores = np.asarray([_score(task, run) for run in runs])
     best = runs[int(np.argmin(scores))]
     history = dict(best.history)
     if "validation" in history:
         history["validation_rmse"] = history.pop("validation") * float(task.clouds.units.scale)
-    fitted = finish_cost(task, best.model.cost, history)
     n_losses = 0 if task.problem is None else task.problem.recipe.n_losses
-    if task.spared is not None:
-        rows = task.clouds.source[task.known.pairs[task.spared, 0]]  # type: ignore[index]
-        mapped = transport_points(fitted.map, rows, reverse=False).points
-        warn_if_beaten(task.clouds, task.known, task.spared, np.asarray(mapped))
-    return dataclasses.replace(fitted, losses=best.model.terms[:n_losses], scores=scores)
+    found = []
+    for k, leg in enumerate(task.legs):
+        fitted = finish_cost(task, best.model.of(k).cost, history, leg=k)
+        if leg.spared is not None:
+            rows = leg.clouds.source[leg.known.pairs[leg.spared, 0]]  # type: ignore[index]
+            mapped = transport_points(fitted.map, rows, reverse=False).points
+            warn_if_beaten(leg, np.asarray(mapped))
+        terms = best.model.terms[:n_losses]
+        found.append(dataclasses.replace(fitted, losses=terms, scores=scores))
+    return found
 
 
 @double_precision()
-def finish_cost(task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None = None) -> Fitted:
+def finish_cost(
+    task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None = None, *, leg: int = 0
+) -> Fitted:
     """Build the map of a cost, check it, and report what is wrong with it."""
-    clouds, history = task.clouds, {} if history is None else history
+    clouds, known, held_out, _ = task.legs[leg]
+    history = {} if history is None else history
     solved = solve_map(clouds, cost, task.how)
     rows = evenly(len(clouds.source), CHECKED)
     moved = transport_points(solved.map, clouds.source[rows], reverse=False)
@@ -227,7 +240,7 @@ def finish_cost(task: Task, cost: Cost, history: dict[str, NDArray[Any]] | None 
     }
     report(diagnostics, strict=task.options.strict)
     digest = hash_arrays(
-        clouds.source, clouds.target, clouds.a, clouds.b, *task.known.arrays(), task.held_out
+        clouds.source, clouds.target, clouds.a, clouds.b, *known.arrays(), held_out
     )
     return Fitted(solved.map, clouds.units, history, diagnostics, digest, n_iter)
 
@@ -236,15 +249,39 @@ def _score(task: Task, run: Run) -> float:
     """What a run is chosen by: RMSE on pairs that it was not trained on, or its objective."""
     if run.failure is not None:
         return np.inf
-    if task.held_out is None:
+    every = parts(task.legs, task.through)
+    if all(each.held_out is None for each in every):
         return run.objective
-    clouds, pairs = task.clouds, task.held_out
-    solved = solve_map(clouds, run.model.cost, task.how)
-    found = transport_points(solved.map, clouds.source[pairs[:, 0]], reverse=False)
-    missed = np.sum((found.points - clouds.target[pairs[:, 1]]) ** 2, axis=1)
-    error = float(np.sqrt(np.mean(missed)))
-    good = solved.dual.converged and np.all(found.converged) and np.isfinite(error)
-    return error if good else np.inf
+    maps = []
+    for k, leg in enumerate(task.legs):
+        solved = solve_map(leg.clouds, run.model.of(k).cost, task.how)
+        if not solved.dual.converged:
+            return np.inf
+        maps.append(solved.map)
+    chains = [*((k,) for k in range(len(maps))), *(each.chain for each in task.through)]
+    missed = []
+    for part, chain in zip(every, chains, strict=True):
+        if part.held_out is None:
+            continue
+        points = part.clouds.source[part.held_out[:, 0]]
+        for k in chain:
+            found = transport_points(maps[k], points, reverse=False)
+            if not np.all(found.converged):
+                return np.inf
+            points = np.asarray(found.points, np.float64)
+        missed.append(np.sum((points - part.clouds.target[part.held_out[:, 1]]) ** 2, axis=1))
+    error = float(np.sqrt(np.mean(np.concatenate(missed))))
+    return error if np.isfinite(error) else np.inf
+
+
+def _compile_tasks(task: Task) -> list[Callable[[], None]]:
+    """What compiles the programs that the end of a fit calls, once for legs of one size."""
+    sizes: dict[tuple[int, int], list[Callable[[], None]]] = {}
+    for k, leg in enumerate(task.legs):
+        size = len(leg.clouds.x), len(leg.clouds.y)
+        if size not in sizes:
+            sizes[size] = compile_tasks(leg.clouds, task.models[0].of(k).cost, task.how)
+    return [each for tasks in sizes.values() for each in tasks]
 
 
 def check_checkpoint(checkpoint: StrPath | Checkpoint | None, resume: bool) -> Checkpoint | None:

@@ -2,13 +2,17 @@
 
 `step(problem, state) -> (state, info)`: the state is what the next step needs, the info what a
 person wants to see. A `Problem` says what is evaluated: `CostProblem` trains a cost on the map
-between two clouds, `BatchedProblem` does so on random parts of them, baselines have their own.
+between two clouds, `BatchedProblem` does so on random parts of them, and `LegsProblem` on several
+pairs of clouds; baselines have their own.
 """
 
 from mongefit._training.batches import BatchedProblem as BatchedProblem
 from mongefit._training.checkpoints import Checkpoint as Checkpoint
 from mongefit._training.costs import CostProblem as CostProblem
 from mongefit._training.costs import Model as Model
+from mongefit._training.legs import Composed as Composed
+from mongefit._training.legs import LegsModel as LegsModel
+from mongefit._training.legs import LegsProblem as LegsProblem
 from mongefit._training.problem import Evaluation as Evaluation
 from mongefit._training.problem import Problem as Problem
 from mongefit._training.problem import Recipe as Recipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,7 +16,7 @@ from mongefit._duals import Differentiation, DualProblem, DualSolver, solve_dual
 from mongefit._inverse import InverseGradientSolver
 from mongefit._pairs import PairCosts, PairRequest
 from mongefit._training.problem import Evaluation, Problem, Recipe
-from mongefit._transport import Potentials, displace, relative_eps
+from mongefit._transport import EntropicMap, Potentials, Units, displace, relative_eps
 from mongefit.errors import OptionError
 from mongefit.losses import Context, Pairs, Subsets, Term
 from mongefit.losses._base import Direction
@@ -38,6 +39,10 @@ class Model(eqx.Module):
 
     cost: Cost
     terms: tuple[Term, ...]
+
+    def of(self, leg: int) -> Model:
+        """The model of one leg: there is only this."""
+        return self
 
 
 class WarmStart(eqx.Module):
@@ -173,19 +178,34 @@ class CostProblem(Problem):
             P=problem.plan(dual.f, dual.g),
             pairs=self.pairs,
             subsets=self.subsets,
-            forward=_scatter(rows, cost.target_from_latent(u[rows] - moved.rows), len(x)),
-            reverse=_scatter(
+            forward=scatter(rows, cost.target_from_latent(u[rows] - moved.rows), len(x)),
+            reverse=scatter(
                 columns, cost.source_from_latent(v[columns] + moved.columns), len(y)
             ),
         )  # fmt: skip
         return Evaluation(
             values=evaluate_terms(model.terms, context, self.recipe.names),
+            map=EntropicMap(
+                cost,
+                x,
+                y,
+                a,
+                b,
+                dual.f,
+                dual.g,
+                problem.eps,
+                Units.none(x.shape[1]),
+                self.inverse_solver,
+                None,
+                problem.tau_a,
+                problem.tau_b,
+            ),
             warm=WarmStart(push(dual.g, warm.g), push(moved.z, warm.z), costs.everywhere),
             dual_error=dual.error,
             dual_iterations=dual.iterations,
             inverse_residual=jnp.max(moved.residual, initial=0.0),
             inverse_iterations=moved.iterations,
-            validation=_miss(context, self.validation),
+            validation=miss(context, self.validation),
             ok=dual.converged & jnp.all(moved.converged),
         )
 
@@ -193,17 +213,27 @@ class CostProblem(Problem):
 def evaluate_terms(
     terms: tuple[Term, ...], context: Context, names: tuple[str, ...]
 ) -> Float[Array, " terms"]:
-    """The value of every term, each of which must be one number."""
+    """The value of every term, each of which must be one number; 0 without what it requires."""
     values = []
     for term, name in zip(terms, names, strict=True):
+        if not applies(term, context):
+            values.append(jnp.zeros((), context.x.dtype))
+            continue
         value = jnp.asarray(term(context))
         if value.shape != ():
             raise OptionError(
                 f"{name} returns an array of shape {value.shape}. A loss is one number: take its "
                 "sum or its mean."
             )
-        values.append(value.astype(context.C.dtype))
+        values.append(value.astype(context.x.dtype))
     return jnp.stack(values)
+
+
+def applies(term: Term, known: Any) -> bool:
+    """Whether what a term requires is known; ``known`` has ``pairs`` and ``subsets``."""
+    if term.requires is None:
+        return True
+    return (known.pairs if term.requires == "pairs" else known.subsets) is not None
 
 
 def extrapolate(kept: Float[Array, "k ..."]) -> Float[Array, "..."]:
@@ -235,7 +265,7 @@ def _looked_at(
 ) -> Int[np.ndarray | Array, " k"]:
     """Rows at which some term, or validation, looks at the map in one direction."""
     forward = direction == "forward"
-    reaches = {term.reach_of(direction) for term in model.terms}
+    reaches = {term.reach_of(direction) for term in model.terms if applies(term, problem)}
     if forward and problem.validation is not None:
         reaches.add("pairs")
     if "all" in reaches:
@@ -246,7 +276,7 @@ def _looked_at(
     return np.arange(0)
 
 
-def _miss(context: Context, pairs: Pairs | None) -> Float[Array, ""]:
+def miss(context: Context, pairs: Pairs | None) -> Float[Array, ""]:
     """Root mean square distance of the mapped sources of pairs from their targets."""
     if pairs is None:
         return jnp.asarray(jnp.nan, context.x.dtype)
@@ -254,7 +284,9 @@ def _miss(context: Context, pairs: Pairs | None) -> Float[Array, ""]:
     return jnp.sqrt(pairs.weight @ square / jnp.sum(pairs.weight))
 
 
-def _scatter(rows, values, size):
+def scatter(
+    rows: Int[Array | np.ndarray, " k"], values: Float[Array, "k d"], size: int
+) -> Float[Array, "n d"]:
     """Values at their rows, and NaN elsewhere: a term that looks where nothing is fails loudly."""
     empty = jnp.full((size, values.shape[1]), jnp.nan, values.dtype)
     return empty.at[rows].set(values, unique_indices=True)

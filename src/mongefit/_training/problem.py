@@ -110,6 +110,8 @@ class Evaluation(eqx.Module):
         Root mean square error on validation pairs, in common units; NaN without any.
     ok
         Whether every inner problem was solved within tolerance.
+    map
+        The map in common units, of problems that have one.
     """
 
     values: Float[Array, " terms"]
@@ -120,6 +122,7 @@ class Evaluation(eqx.Module):
     inverse_iterations: Int[Array, ""]
     validation: Float[Array, ""]
     ok: Bool[Array, ""]
+    map: Any = None
 
 
 class Problem(eqx.Module):

@@ -264,7 +264,7 @@ class MongeGapMap(Baseline):
         gap_weight = check_positive(self.gap_weight, "gap_weight", zero=True)
         epsilon, seed = float(self.epsilon), check_seed(self.random_state)
         with double_precision():
-            units = Units.of(x, y, a, b)
+            units = Units.of((x, a), (y, b))
             clouds = units.into(x), units.into(y), jnp.asarray(a), jnp.asarray(b)
             settings: dict[str, Any] = {
                 "epsilon": (epsilon, epsilon), "learning_rate": (rate, rate), "max_iter": steps

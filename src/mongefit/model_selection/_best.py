@@ -190,7 +190,7 @@ class _Chooser(NamedTuple):
             for points, mass in ((known.x, known.a), (known.y, known.b))
         )
         with double_precision():
-            units = Units.of(known.x, known.y, a, b)
+            units = Units.of((known.x, a), (known.y, b))
             x, y = (np.asarray(units.into(points), np.float64) for points in (part.x, part.y))
             centre, scale = np.asarray(units.centre), float(units.scale)
         held = HeldOut(

@@ -1,0 +1,416 @@
+"""Training one cost on the maps of several legs, and on maps that are composed of them.
+
+Every loss is a weighted mean over the legs and the composed maps on which it has something to look
+at: one that requires pairs weighs them by their pairs, so that each pair counts the same wherever
+it is known. Legs are padded with points of weight zero to a few shapes, and legs of one shape are
+evaluated by one program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from mongefit._costs import LegCosts
+from mongefit._runtime import copy_to_host, on_cpu, to_device
+from mongefit._training.batches import BatchedProblem
+from mongefit._training.costs import CostProblem, Model, applies, evaluate_terms, miss, scatter
+from mongefit._training.problem import Evaluation, Problem, Recipe
+from mongefit._transport import EntropicMap
+from mongefit.losses import Context, Pairs, Subset, Subsets, Term
+
+MOST_PADDING = 2.0
+"""Legs share a shape if none of them gets more than this many times its pairs of points."""
+
+
+class LegsModel(eqx.Module):
+    """What is learned: the costs of all legs, and the terms as in `Model`."""
+
+    costs: LegCosts
+    terms: tuple[Term, ...]
+
+    def of(self, leg: int) -> Model:
+        """The model of one leg."""
+        return Model(self.costs.of(leg), self.terms)
+
+
+class Composed(eqx.Module):
+    """What is known of the map from the source of the first leg of a chain to the last target.
+
+    Attributes
+    ----------
+    chain
+        Numbers of the legs that the map takes, in order.
+    x, y, a, b
+        The clouds at the ends and their weights.
+    pairs, validation, subsets
+        As in `CostProblem`, by rows of x and y.
+    """
+
+    chain: tuple[int, ...] = eqx.field(static=True)
+    x: Float[Array, "n d"]
+    y: Float[Array, "m d"]
+    a: Float[Array, " n"]
+    b: Float[Array, " m"]
+    pairs: Pairs | None
+    validation: Pairs | None
+    subsets: Subsets | None
+
+    def context(self, maps: Sequence[EntropicMap]) -> tuple[Context, Bool[Array, ""]]:
+        """What terms may look at, and whether every point was mapped.
+
+        There is no matrix of costs between the ends: it is NaN.
+        """
+        x, y = self.x, self.y
+        pairs = self.validation if self.pairs is None else self.pairs
+        rows: Any = np.arange(len(x))
+        columns: Any = np.arange(len(y))
+        if self.subsets is None and pairs is not None:
+            rows, columns = pairs.rows, pairs.columns
+        there, found = carry(maps, x[rows])
+        back, found_back = carry(maps, y[columns], reverse=True)
+        context = Context(
+            None, x, y, self.a, self.b,
+            C=jnp.full((len(x), len(y)), jnp.nan, x.dtype),
+            P=composed_plan(maps, len(x), len(y)),
+            pairs=self.pairs,
+            subsets=self.subsets,
+            forward=scatter(rows, there.astype(x.dtype), len(x)),
+            reverse=scatter(columns, back.astype(x.dtype), len(y)),
+        )  # fmt: skip
+        return context, found & found_back
+
+
+def carry(
+    maps: Sequence[EntropicMap], points: Float[Array, "N d"], *, reverse: bool = False
+) -> tuple[Float[Array, "N d"], Bool[Array, ""]]:
+    """Points mapped by one map after the other, backwards from the last if ``reverse``."""
+    found = jnp.asarray(True)
+    for each in reversed(maps) if reverse else maps:
+        moved = each.transport(points, reverse=reverse, every_order=False)
+        points, found = moved.points, found & jnp.all(moved.converged)
+    return points, found
+
+
+def composed_plan(maps: Sequence[EntropicMap], n: int, m: int) -> Float[Array, "n m"]:
+    """P_ij = Σ_k P¹_ik P²_kj / a²_k: where mass goes over several legs, by rows of the ends."""
+    P = maps[0].plan()[:n]
+    for before, after in itertools.pairwise(maps):
+        middle = before.y
+        P = P @ (after.growth(middle)[:, None] * after.conditional(middle))
+    return P[:, :m]
+
+
+class LegsProblem(Problem):
+    """Several legs and composed maps of one cost.
+
+    Attributes
+    ----------
+    parts
+        The problems of single legs, those of one shape stacked.
+    members
+        Numbers of the legs of each part; legs about which nothing is known are in none.
+    composed
+        What is known of composed maps.
+    share
+        How much each term counts on each leg, followed by the composed maps.
+    validation_share
+        How much the squared error on validation pairs counts on each of them.
+    """
+
+    recipe: Recipe
+    parts: tuple[CostProblem | BatchedProblem, ...]
+    members: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    composed: tuple[Composed, ...]
+    share: Float[Array, "terms all"]
+    validation_share: Float[Array, " all"]
+    validates_any: bool = eqx.field(static=True)
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        terms: Sequence[Term],
+        legs: Sequence[CostProblem | BatchedProblem],
+        composed: Sequence[Composed],
+        costs: LegCosts,
+    ) -> LegsProblem:
+        """Put the legs that are needed into as few shapes as serve them."""
+        whole = [leg.whole if isinstance(leg, BatchedProblem) else leg for leg in legs]
+        known: list[CostProblem | Composed] = [*whole, *composed]
+        share = np.array([[_amount(term, each) for each in known] for term in terms])
+        used = {k for one in composed for k in one.chain}
+        used |= {int(k) for k in np.flatnonzero(share[: recipe.n_losses].any(axis=0))}
+        used |= {k for k, each in enumerate(whole) if each.validation is not None}
+        used &= set(range(len(legs)))
+        share[:, [k for k in range(len(legs)) if k not in used]] = 0.0
+        share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+        counts = np.array(
+            [0.0 if each.validation is None else each.validation.weight.sum() for each in known]
+        )
+        members = _alike(legs, sorted(used), costs)
+        return cls(
+            recipe,
+            tuple(_stacked([legs[k] for k in those]) for those in members),
+            members,
+            tuple(composed),
+            to_device(share.astype(whole[0].dtype)),
+            to_device((counts / max(counts.sum(), 1.0)).astype(whole[0].dtype)),
+            bool(counts.any()),
+        )
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.share.dtype
+
+    @property
+    def pairs_per_step(self) -> int:
+        return max(each.pairs_per_step for _, each in self.each())
+
+    @property
+    def data(self):
+        return [each.data for _, each in self.each()]
+
+    @property
+    def noisy(self) -> bool:
+        return any(part.noisy for part in self.parts)
+
+    @property
+    def validates(self) -> bool:
+        return self.validates_any
+
+    def each(self) -> list[tuple[int, CostProblem | BatchedProblem]]:
+        """The numbers of the legs that are evaluated, and their problems."""
+        return [
+            (leg, part if len(those) == 1 else _of_stack(part, k))
+            for part, those in zip(self.parts, self.members, strict=True)
+            for k, leg in enumerate(those)
+        ]
+
+    def cold_start(self, model: LegsModel) -> tuple[Any, ...]:
+        starts = {leg: each.cold_start(model.of(leg)) for leg, each in self.each()}
+        return tuple(
+            starts[those[0]] if len(those) == 1 else _stack([starts[leg] for leg in those])
+            for those in self.members
+        )
+
+    def evaluate(self, model, epsilon, warm, step):
+        found: dict[int, Evaluation] = {}
+        kept = []
+        for part, those, own in zip(self.parts, self.members, warm, strict=True):
+            if len(those) == 1:
+                one = part.evaluate(model.of(those[0]), epsilon, own, step)
+                found[those[0]] = one
+                kept.append(one.warm)
+            else:
+                stacked = _evaluate_stack(part, [model.of(k) for k in those], epsilon, own, step)
+                found |= {leg: _of_stack(stacked, k) for k, leg in enumerate(those)}
+                kept.append(stacked.warm)
+        ok = jnp.all(jnp.stack([each.ok for each in found.values()]))
+        count = self.share.shape[1]
+        values: list[Any] = [jnp.zeros(len(model.terms), self.dtype)] * count
+        missed: list[Any] = [jnp.zeros((), self.dtype)] * count
+        for leg, each in found.items():
+            values[leg] = each.values
+            missed[leg] = each.validation
+        for k, one in enumerate(self.composed, start=count - len(self.composed)):
+            context, mapped = one.context([found[leg].map for leg in one.chain])
+            own = tuple(term if term.requires is not None else _Nothing() for term in model.terms)
+            values[k] = evaluate_terms(own, context, self.recipe.names)
+            missed[k] = miss(context, one.validation)
+            ok = ok & mapped
+        counted = self.validation_share > 0
+        square = jnp.where(counted, jnp.stack(missed) ** 2, 0.0)
+        pooled = jnp.sqrt(self.validation_share @ square) if self.validates else jnp.nan
+        every = list(found.values())
+        return Evaluation(
+            values=jnp.sum(self.share * jnp.stack(values, axis=1), axis=1),
+            warm=tuple(kept),
+            dual_error=_largest(each.dual_error for each in every),
+            dual_iterations=_largest(each.dual_iterations for each in every),
+            inverse_residual=_largest(each.inverse_residual for each in every),
+            inverse_iterations=_largest(each.inverse_iterations for each in every),
+            validation=jnp.asarray(pooled, self.dtype),
+            ok=ok,
+        )
+
+
+class _Nothing(Term):
+    """A term that counts for nothing."""
+
+    def __call__(self, context):
+        return jnp.zeros((), context.x.dtype)
+
+
+def _amount(term: Term, known: CostProblem | Composed) -> float:
+    """How much there is that a term looks at: pairs, groups, or a leg."""
+    if not applies(term, known):
+        return 0.0
+    if term.requires is None:
+        return float(isinstance(known, CostProblem))
+    if term.requires == "pairs":
+        return float(known.pairs.weight.sum())  # type: ignore[union-attr]
+    return float(len(known.subsets.source.rows))  # type: ignore[union-attr]
+
+
+def _evaluate_stack(
+    part: Any, models: Sequence[Model], epsilon: Any, warm: Any, step: Any
+) -> Evaluation:
+    """The evaluations of legs of one shape, stacked.
+
+    On a CPU one after the other, which keeps its cache warm; on an accelerator side by side.
+    """
+    costs = _stack([model.cost for model in models], np_first=False)
+    arrays, static = eqx.partition((costs, part, warm), eqx.is_array)
+    outside: list[Any] = []
+
+    def one(arrays):
+        cost, problem, own = eqx.combine(arrays, static)
+        found = problem.evaluate(Model(cost, models[0].terms), epsilon, own, step)
+        found, rest = eqx.partition(found, eqx.is_array)
+        outside.append(rest)
+        return found
+
+    found = jax.lax.map(one, arrays) if on_cpu() else jax.vmap(one)(arrays)
+    return eqx.combine(found, outside[0])
+
+
+def _alike(
+    legs: Sequence[CostProblem | BatchedProblem], used: Sequence[int], costs: LegCosts
+) -> tuple[tuple[int, ...], ...]:
+    """Which legs share a shape, the largest first."""
+    groups: list[tuple[Any, list[int]]] = []
+    for k in sorted(used, key=lambda k: (-legs[k].pairs_per_step, k)):
+        kind = _kind(legs[k], costs, k)
+        for other, those in groups:
+            if kind is not None and kind == other and _fits(legs[k], [legs[j] for j in those]):
+                those.append(k)
+                break
+        else:
+            groups.append((kind, [k]))
+    return tuple(tuple(sorted(those)) for _, those in groups)
+
+
+def _kind(leg: CostProblem | BatchedProblem, costs: LegCosts, k: int) -> Any:
+    """All of a leg but the sizes of its arrays; None where it cannot be stacked."""
+    if isinstance(leg, BatchedProblem):
+        return None
+    cost = costs.of(k)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(cost) if eqx.is_array(leaf)]
+    count = None if leg.subsets is None else len(leg.subsets.source.rows)
+    return jax.tree.structure(leg), jax.tree.structure(cost), shapes, count
+
+
+def _fits(leg: Any, others: Sequence[Any]) -> bool:
+    every = [leg, *others]
+    shape = max(len(each.x) for each in every) * max(len(each.y) for each in every)
+    return all(shape <= MOST_PADDING * each.pairs_per_step for each in every)
+
+
+def _stacked(legs: Sequence[Any]) -> Any:
+    """Legs of one kind padded to one shape and stacked; a single one as it is."""
+    if len(legs) == 1:
+        return legs[0]
+    n, m = max(len(leg.x) for leg in legs), max(len(leg.y) for leg in legs)
+    # Which pairs and rows a leg has, of training or, without any, of validation.
+    main = [leg.validation if leg.pairs is None else leg.pairs for leg in legs]
+    count = rows = columns = 0
+    if main[0] is not None:
+        both = [each for leg in legs for each in (leg.pairs, leg.validation) if each is not None]
+        count = max(len(each.source) for each in both)
+        rows = max(len(each.rows) for each in main)
+        columns = max(len(each.columns) for each in main)
+    padded = []
+    for leg, own in zip(legs, main, strict=True):
+        asked = None
+        if own is not None:
+            asked = (
+                _grown(own.rows, rows, n, len(leg.x)),
+                _grown(own.columns, columns, m, len(leg.y)),
+            )
+        padded.append(
+            dataclasses.replace(
+                leg,
+                x=_pad(leg.x, n), y=_pad(leg.y, m),
+                a=_pad(leg.a, n, zero=True), b=_pad(leg.b, m, zero=True),
+                pairs=_pad_pairs(leg.pairs, count, asked),
+                validation=_pad_pairs(leg.validation, count, asked),
+                subsets=leg.subsets,
+            )
+        )  # fmt: skip
+    if legs[0].subsets is not None:
+        sizes = [
+            max(getattr(leg.subsets, end).rows.shape[1] for leg in legs)
+            for end in ("source", "target")
+        ]
+        padded = [
+            dataclasses.replace(
+                leg,
+                subsets=Subsets(
+                    _pad_subset(leg.subsets.source, sizes[0]),
+                    _pad_subset(leg.subsets.target, sizes[1]),
+                ),
+            )
+            for leg in padded
+        ]
+    return _stack(padded)
+
+
+def _pad(array: Array, size: int, *, zero: bool = False) -> Array:
+    """An array with more rows: copies of the first, or zeros."""
+    plain = np.asarray(array)
+    extra = np.repeat(plain[:1] * (0 if zero else 1), size - len(plain), axis=0)
+    return to_device(np.concatenate([plain, extra]))
+
+
+def _grown(chosen: Any, count: int, size: int, own: int) -> np.ndarray:
+    """Row numbers with others added, those of padding first."""
+    chosen = np.asarray(chosen)
+    padding = np.arange(own, size)
+    free = np.concatenate([padding, np.setdiff1d(np.arange(own), chosen)])
+    return np.sort(np.concatenate([chosen, free[: count - len(chosen)]]))
+
+
+def _pad_pairs(
+    pairs: Pairs | None, count: int, asked: tuple[np.ndarray, np.ndarray] | None
+) -> Pairs | None:
+    if pairs is None or asked is None:
+        return None
+    rows, columns = asked
+    source, target = (_pad(each, count) for each in (pairs.source, pairs.target))
+    weight = _pad(pairs.weight, count, zero=True)
+    return Pairs(source, target, weight, to_device(rows), to_device(columns))
+
+
+def _pad_subset(subset: Subset, size: int) -> Subset:
+    rows, weight = (np.asarray(each).T for each in (subset.rows, subset.weight))
+    return Subset(_pad(to_device(rows), size).T, _pad(to_device(weight), size, zero=True).T)
+
+
+def _stack(trees: Sequence[Any], *, np_first: bool = True) -> Any:
+    """Trees with their arrays stacked; of all else the first."""
+
+    def stack(*leaves):
+        if not eqx.is_array(leaves[0]):
+            return leaves[0]
+        if np_first and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return to_device(np.stack(copy_to_host(leaves)))  # JAX would run a program for each
+        return jnp.stack(leaves)
+
+    return jax.tree.map(stack, *trees)
+
+
+def _of_stack(tree: Any, k: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[k] if eqx.is_array(leaf) else leaf, tree)
+
+
+def _largest(values: Iterable[Float[Array, ""] | Int[Array, ""]]) -> Any:
+    return jnp.max(jnp.stack(list(values)))
