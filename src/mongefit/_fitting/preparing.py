@@ -23,7 +23,7 @@ from mongefit._fitting.options import (
     check_terms,
 )
 from mongefit._numerics import cast
-from mongefit._options import FitOptions
+from mongefit._options import FitOptions, takes_several
 from mongefit._runtime import (
     chunk_size,
     double_precision,
@@ -127,7 +127,7 @@ def prepare(
         data.validation_pairs, len(clouds.source), len(clouds.target), known.trained_on()
     )
     spared = None
-    if held_out is None and learn and options.max_iter:
+    if held_out is None and learn and options.max_iter and not _open(known, options.losses):
         known, spared = _spare(known, checked.spared, checked.seed)
         if spared is not None:
             held_out = known.pairs[spared]  # type: ignore[index]
@@ -165,6 +165,15 @@ def prepare(
     return _with_problem(task, checked, losses)
 
 
+def _open(known: Knowledge, losses: Any) -> bool:
+    """Whether sources have several targets of which none is the one: an RMSE judges nothing."""
+    return (
+        known.pairs is not None
+        and takes_several(losses)
+        and len(np.unique(known.pairs[:, 0])) < len(known.pairs)
+    )
+
+
 def _spare(
     known: Knowledge, fraction: float, seed: int
 ) -> tuple[Knowledge, NDArray[np.bool_] | None]:
@@ -190,7 +199,7 @@ def _check_knowledge(
 ) -> Knowledge:
     """What is known, checked. What is not used may be questionable: nobody learns from it."""
     n, m = len(clouds.source), len(clouds.target)
-    many_to_many = options.many_to_many or not used
+    many_to_many = options.many_to_many or not used or takes_several(options.losses)
     with noted_warnings(clouds.notes) if used else ignored_warnings():
         table, weight = check_pairs(
             data.pairs, n, m, weight=data.pair_weight, many_to_many=many_to_many
