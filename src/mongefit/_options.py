@@ -45,3 +45,11 @@ class FitOptions:
     dtype: str = "float64"
     strict: bool = False
     verbose: int = 0
+
+
+def takes_several(losses: Any) -> bool:
+    """Whether a source may have several targets, as far as the losses that need pairs go."""
+    listed = losses if isinstance(losses, list | tuple) else [losses]
+    terms = [getattr(each, "term", each) for each in listed]
+    asked = [term for term in terms if getattr(term, "requires", None) == "pairs"]
+    return bool(asked) and all(getattr(term, "takes_several", False) for term in asked)

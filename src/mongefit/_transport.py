@@ -372,11 +372,14 @@ class EntropicMap(Registered):
             found = soft_minimum(self.cost.matrix(self.x, inside).T, self.a, self.f, self.eps)
             return relaxed(found, self.tau_b)
 
-    def growth(self, x: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """exp(−f̂(x)/ρ_a), the mass that a unit of mass at x sends: 1 where τ_a = 1."""
+    def growth(self, x: Float[Array, "N d"], *, reverse: bool = False) -> Float[Array, " N"]:
+        """exp(−f̂(x)/ρ_a), the mass that a unit of mass at x sends: 1 where τ_a = 1.
+
+        With ``reverse`` exp(−ĝ(y)/ρ_b), what a unit of mass at a target point receives.
+        """
         with double_precision(self, x):
-            potential = self.f_hat(x)
-            return kept_mass(jnp.ones_like(potential), potential, self.eps, self.tau_a)
+            potential, tau = (self.g_hat(x), self.tau_b) if reverse else (self.f_hat(x), self.tau_a)
+            return kept_mass(jnp.ones_like(potential), potential, self.eps, tau)
 
     @property
     def masses(self) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
@@ -393,12 +396,21 @@ class EntropicMap(Registered):
             C = self.cost.matrix(self.x, self.y)
             return DualProblem(C, self.a, self.b, eps=self.eps).plan(self.f, self.g)
 
-    def conditional(self, x: Float[Array, "N d"]) -> Float[Array, "N m"]:
-        """Where mass at x goes: s_j(x) = softmax_j(log b_j + (g_j − c(x, y_j))/eps), at any x."""
+    def conditional(
+        self, x: Float[Array, "N d"], *, reverse: bool = False
+    ) -> Float[Array, "N other"]:
+        """Where mass at x goes: s_j(x) = softmax_j(log b_j + (g_j − c(x, y_j))/eps), at any x.
+
+        With ``reverse`` where mass at y came from: t_i(y) = softmax_i(log a_i + (f_i − c(x_i, y))
+        /eps).
+        """
         with double_precision(self, x):
             inside = self.units.into(x).astype(self.x.dtype)
-            exponents = (self.g - self.cost.matrix(inside, self.y)) / self.eps
-            return jax.nn.softmax(exponents + jnp.log(self.b), axis=1)
+            if reverse:
+                C, potential, weight = self.cost.matrix(self.x, inside).T, self.f, self.a
+            else:
+                C, potential, weight = self.cost.matrix(inside, self.y), self.g, self.b
+            return jax.nn.softmax((potential - C) / self.eps + safe_log(weight), axis=1)
 
     def log_density(self, x: Float[Array, "N d"], y: Float[Array, "N d"]) -> Float[Array, " N"]:
         """log of the plan's density against a ⊗ b, (f̂(x) + ĝ(y) − c(x, y))/eps, of paired rows."""

@@ -101,6 +101,51 @@ def check_weights(
     return array / total
 
 
+def check_mass(
+    mass: Any, weight: NDArray[np.float64], name: str, *, any_sign: bool = False
+) -> NDArray[np.float64]:
+    """Amounts on each of some points, [n] or [n, k]; a set has the weights of its points.
+
+    With ``any_sign`` they are values of a function instead, and a set is 1 in it and 0 elsewhere.
+    """
+    array = mass.toarray() if scipy.sparse.issparse(mass) else _as_array(mass, name)
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{name} holds values of type {array.dtype}; numbers are needed, or True and False for "
+            "a set of points."
+        )
+    if array.ndim not in (1, 2) or len(array) != len(weight) or array.size == 0:
+        raise DataError(
+            f"{name} has shape {array.shape}; one value for each of the {len(weight)} points is "
+            f"needed, ({len(weight)},), or columns of them. Mark a set by True and False."
+        )
+    if array.dtype.kind == "b":
+        empty, what = ~np.any(array, axis=0), "marks no point"
+    elif any_sign:
+        empty, what = np.zeros(array.shape[1:], bool), ""
+    else:
+        empty, what = ~np.any(array, axis=0), "is zero everywhere"
+    if np.any(empty):
+        column = f" in column {np.argmax(empty)}" if array.ndim == 2 else ""
+        raise DataError(f"{name} {what}{column}.")
+    found = array.astype(np.float64)
+    if array.dtype.kind == "b" and not any_sign:
+        found = found * (weight if array.ndim == 1 else weight[:, None])
+        if np.any(found.sum(axis=0) == 0):
+            raise DataError(f"{name} marks points without weight only.")
+    rows = found.reshape(len(found), -1)
+    if not np.all(np.isfinite(rows)):
+        row = int(np.argmin(np.all(np.isfinite(rows), axis=1)))
+        raise DataError(f"{name} is NaN or infinite at row {row}.")
+    if not any_sign and np.any(rows < 0):
+        row = int(np.argmax(np.any(rows < 0, axis=1)))
+        raise DataError(
+            f"{name} is negative at row {row} ({rows[row].min():.3g}). Mass is ≥ 0; for the mean "
+            "of a function set mean=True."
+        )
+    return found
+
+
 class Knowledge(NamedTuple):
     """What is known of the map, checked: pairs [k, 2], their weights, and the rows of each group.
 
@@ -310,6 +355,14 @@ def check_positive(value: Any, name: str, *, zero: bool = False) -> float:
     number = float(value)
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         raise wrong_option(name, f"{'non-negative' if zero else 'positive'} and finite", value)
+    return number
+
+
+def check_share(value: Any, name: str) -> float:
+    """A number from 0 on and below 1."""
+    number = check_positive(value, name, zero=True)
+    if number >= 1:
+        raise wrong_option(name, "a number from 0 on and below 1", value)
     return number
 
 

@@ -20,7 +20,16 @@ from mongefit._flows import AffineMap, AutoregressiveFlow, ComposedMap, KernelMa
 from mongefit._inverse import ConjugateICNN
 from mongefit.baselines._elastic import ElasticCost
 from mongefit.baselines._linear_costs import FeatureCost, PowersCost, QuadraticCost
-from mongefit.losses import CorrectMass, Directional, Groups, LowRank, Paired, TargetFit, WrongMass
+from mongefit.losses import (
+    CorrectMass,
+    Directional,
+    Groups,
+    Likelihood,
+    LowRank,
+    Paired,
+    TargetFit,
+    WrongMass,
+)
 from mongefit.penalties import CostSize, Departure, DirichletEnergy, FlowSimilarity, LogDet
 
 
@@ -105,6 +114,7 @@ LOSSES = {
     "low rank": lambda dim: LowRank(1),
     "directional": lambda dim: Directional(2, directions=jr.normal(jr.key(3), (2, dim))),
     "target fit": lambda dim: TargetFit(),
+    "likelihood": lambda dim: Likelihood(),
     "correct mass": lambda dim: CorrectMass(),
     "wrong mass": lambda dim: WrongMass(),
 }

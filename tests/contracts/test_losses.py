@@ -21,6 +21,7 @@ from mongefit.losses import (
     CorrectMass,
     Directional,
     Groups,
+    Likelihood,
     LowRank,
     MapLoss,
     Paired,
@@ -66,14 +67,16 @@ def context():
     a = a.at[-1].set(0.0) / (1 - a[-1])
     copy = np.minimum(np.arange(N), N - 2)
     members = [np.arange(0, 3), np.arange(3, 5)], [np.arange(1, 3), np.arange(4, 8)]
+    density = jnp.asarray(rng.uniform(0.5, 1.5, (N, N)))[copy]
     return Context(
         cost, x[copy], y, a, b,
         C=jnp.asarray(rng.uniform(0.5, 2.0, (N, N)))[copy],
-        P=a[:, None] * b * jnp.asarray(rng.uniform(0.5, 1.5, (N, N)))[copy],
+        P=a[:, None] * b * density,
         pairs=Pairs.of(np.asarray([[0, 1], [3, 2], [4, 7]]), jnp.asarray([1.0, 2.0, 0.5])),
         subsets=Subsets(Subset.of(members[0], a), Subset.of(members[1], b)),
         forward=x[copy] + 0.5 + 0.3 * jnp.asarray(rng.normal(size=(N, DIM)))[copy],
         reverse=y - 0.5 + 0.3 * jnp.asarray(rng.normal(size=(N, DIM))),
+        log_density=jnp.log(density),
     )  # fmt: skip
 
 
@@ -85,7 +88,7 @@ def swapped(seen: Context) -> Context:
         seen.y, seen.x, seen.b, seen.a, seen.C.T, seen.P.T,
         pairs=Pairs(pairs.target, pairs.source, pairs.weight, pairs.columns, pairs.rows),
         subsets=Subsets(subsets.target, subsets.source),
-        forward=seen.reverse, reverse=seen.forward,
+        forward=seen.reverse, reverse=seen.forward, log_density=seen.log_density.T,
     )  # fmt: skip
 
 
@@ -292,6 +295,50 @@ def test_masses_count_what_their_formulas_say():
     np.testing.assert_allclose(CorrectMass()(seen), expected, rtol=1e-12)
     wrong = np.sum(P[0:3, 4:8] ** 2) + np.sum(P[3:5, 1:3] ** 2)
     np.testing.assert_allclose(WrongMass()(seen), wrong, rtol=1e-12)
+
+
+def several(pairs, weight):
+    """The context with other pairs."""
+    table = np.asarray(pairs)
+    return eqx.tree_at(lambda c: c.pairs, context(), Pairs.of(table, jnp.asarray(weight)))
+
+
+def test_likelihood_of_single_pairs_is_the_mean_of_log_densities():
+    seen = context()
+    density = np.asarray(seen.P / (seen.a[:, None] * seen.b))
+    logs = np.log([density[0, 1], density[3, 2], density[4, 7]])
+    expected = -np.average(logs, weights=[1.0, 2.0, 0.5])
+    for direction in ("forward", "reverse", "both"):
+        found = call(Likelihood(direction=direction), seen)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_likelihood_of_several_targets_counts_the_mass_that_goes_to_one_of_them():
+    seen = several([[0, 1], [0, 4], [3, 2], [0, 5]], [1.0, 3.0, 2.0, 0.0])
+    density = np.asarray(jnp.exp(seen.log_density))
+    both = (density[0, 1] + 3 * density[0, 4]) / 4
+    expected = -(4 * np.log(both) + 2 * np.log(density[3, 2])) / 6
+    found = call(Likelihood(direction="forward"), seen)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    # A pair split in two, and one of weight zero however unlikely, change nothing.
+    lost = eqx.tree_at(lambda c: c.log_density, seen, seen.log_density.at[0, 5].set(1e4))
+    value, slopes = measure((Likelihood(), lost))
+    np.testing.assert_allclose(value, call(Likelihood(), seen), rtol=1e-12)
+    assert np.all(np.isfinite(slopes[1].log_density)) and slopes[1].log_density[0, 5] == 0
+    # With equal shares and weights: the mass to these targets over what they have of all.
+    uniform = several([[0, 1], [0, 4]], [1.0, 1.0])
+    P, N_ = density / N**2, N
+    expected = -np.log(N_ * P[0, [1, 4]].sum() / (2 / N_))
+    found = call(Likelihood(direction="forward"), uniform)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_likelihood_is_finite_where_the_plan_is_not_seen():
+    seen = context()
+    far = eqx.tree_at(lambda c: c.log_density, seen, 1e5 * seen.log_density - 1e6)
+    value, slopes = measure((Likelihood(), far))
+    assert np.isfinite(value) and np.all(np.isfinite(slopes[1].log_density))
+    assert np.abs(slopes[1].log_density).sum() > 0.9
 
 
 def test_penalties_match_their_formulas():

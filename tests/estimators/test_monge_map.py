@@ -476,7 +476,10 @@ BAD_QUERIES = {
 }
 
 
-@pytest.mark.parametrize("method", ["transform", "inverse_transform", "score", "cost_matrix"])
+@pytest.mark.parametrize(
+    "method",
+    ["transform", "inverse_transform", "score", "cost_matrix", "conditional", "sample", "entropy"],
+)
 @pytest.mark.parametrize(("points", "words"), BAD_QUERIES.values(), ids=BAD_QUERIES)
 def test_queries_that_cannot_be_used(euclidean, method, points, words):
     arguments = (X, points) if method in ("score", "cost_matrix") else (points,)
@@ -629,6 +632,11 @@ UNFITTED = {
     "cost_matrix": lambda estimator, _: estimator.cost_matrix(X, Y),
     "score": lambda estimator, _: estimator.score(X, Y),
     "coupling_": lambda estimator, _: estimator.coupling_,
+    "conditional": lambda estimator, _: estimator.conditional(X),
+    "sample": lambda estimator, _: estimator.sample(X),
+    "entropy": lambda estimator, _: estimator.entropy(X),
+    "push": lambda estimator, _: estimator.push(np.ones(N)),
+    "pull": lambda estimator, _: estimator.pull(np.ones(N)),
     "save": lambda estimator, folder: estimator.save(folder / "model.safetensors"),
 }
 

@@ -32,6 +32,7 @@ from mongefit.losses import (
     CorrectMass,
     Directional,
     Groups,
+    Likelihood,
     LowRank,
     Paired,
     Pairs,
@@ -135,6 +136,7 @@ CASES = [
     Case("separate", "h*", False, "implicit", NEWTON, False, (TargetFit(direction="forward"),)),
     Case("separate", "fixed", True, "implicit", NEWTON, False, (Paired(),)),
     Case("none", "h", False, "implicit", SINKHORN, False, (CorrectMass(), WrongMass())),
+    Case("shared", "h", True, "implicit", NEWTON, False, (Likelihood(), Paired())),
 ]
 
 

@@ -98,8 +98,12 @@ class DualProblem(eqx.Module):
 
     def plan(self, f: Float[Array, " n"], g: Float[Array, " m"]) -> Float[Array, "n m"]:
         """P_ij = a_i b_j exp((f_i + g_j − C_ij)/eps)."""
-        exponent = (f[:, None] + g[None, :] - self.C) / self.eps
-        return jnp.exp(safe_log(self.a)[:, None] + safe_log(self.b)[None, :] + exponent)
+        weights = safe_log(self.a)[:, None] + safe_log(self.b)[None, :]
+        return jnp.exp(weights + self.log_density(f, g))
+
+    def log_density(self, f: Float[Array, " n"], g: Float[Array, " m"]) -> Float[Array, "n m"]:
+        """log of P_ij/(a_i b_j), (f_i + g_j − C_ij)/eps."""
+        return (f[:, None] + g[None, :] - self.C) / self.eps
 
     def source_potential(self, g: Float[Array, " m"]) -> Float[Array, " n"]:
         """The best f for g: then every row of the plan has its mass, `source_mass`."""

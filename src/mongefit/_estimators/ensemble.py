@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import KDTree
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.base import clone as unfitted
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mongefit._estimators.many import Fit, fit_many
 from mongefit._estimators.monge_map import MongeMap
+from mongefit._estimators.outcomes import OutcomeQueries
 from mongefit._estimators.queries import Saved
 from mongefit._progress import ProgressBar
 from mongefit._validation import check_count, check_points, check_seed
@@ -21,16 +23,23 @@ from mongefit.errors import DataError, OptionError, summarised_warnings
 from mongefit.model_selection import default_candidates
 from mongefit.model_selection._folds import Known, Thinned, check_max_points
 
+if TYPE_CHECKING:
+    from mongefit._transport import EntropicMap
+
 _REACH = 0.95
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries):
     """Several maps, each trained on clones drawn with replacement and on other points.
 
     Their mean is the prediction and their spread says how much it depends on which clones happened
     to be known. It omits the noise between sisters, which no map can predict; `radius` does not: it
     is calibrated on the clones that a member was not trained on.
+
+    `conditional`, `sample`, `entropy`, `push` and `pull` are of the mean of the members'
+    distributions. The members must then have seen the same points: fit with ``max_points=None``, or
+    on no more points than that.
 
     Parameters
     ----------
@@ -174,9 +183,27 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         distance, _ = self._anchors.query(check_points(X, "X"))
         return np.asarray(distance <= self._reach)
 
+    def _maps(self) -> Sequence[EntropicMap]:
+        """The maps of the members, if these have seen the same points."""
+        maps = [member.map_ for member in self.members_]
+        first = _clouds(maps[0])
+        for other in maps[1:]:
+            if not all(map(np.array_equal, first, _clouds(other))):
+                raise DataError(
+                    "The members of this ensemble have seen different points, so there is no mean "
+                    "of their distributions. Fit it with max_points=None, or ask each of members_."
+                )
+        return maps
+
     def _predictions(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
         return np.stack([member.transform(X) for member in self.members_])
+
+
+def _clouds(entropic_map: EntropicMap) -> tuple[Any, ...]:
+    """Points and weights of both clouds, in common units, and these units."""
+    units = entropic_map.units
+    return (*(getattr(entropic_map, name) for name in "xyab"), units.centre, units.scale)
 
 
 def _scores(

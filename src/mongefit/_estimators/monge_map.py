@@ -134,7 +134,8 @@ class MongeMap(Saved, CostLearner):
         Training steps. With 0 the map of the initial cost is built.
     validation_fraction : float, default=0.2
         Share of the clones, from 20 on, whose pairs are kept from training if there are no
-        ``validation_pairs``: the cost of the step with the least RMSE on them is kept. 0 for none.
+        ``validation_pairs``: the cost of the step with the least RMSE on them is kept. 0 for none,
+        as where `Likelihood` is told of several targets of a source.
     batch_size : int, default=None
         Points of each cloud in a training step: all that are in pairs or groups, and others drawn
         anew each time, the same ones for all starts; all points by default. A step then trains the
@@ -158,7 +159,8 @@ class MongeMap(Saved, CostLearner):
         How the potentials are differentiated: by the optimality condition, or through the last
         Sinkhorn iterations.
     many_to_many : bool, default=False
-        Accept several targets for one source; the map then fits their mean.
+        Accept several targets for one source; the map then fits their mean. `Likelihood` takes them
+        in any case, and fits none of them in particular.
     n_init : int, default=1
         Number of starts, with the seeds random_state, random_state + 1, …, trained in one compiled
         program. The one with the least RMSE on ``validation_pairs`` is kept or, where there are

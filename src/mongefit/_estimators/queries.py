@@ -5,24 +5,24 @@ Nothing here imports JAX before it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from mongefit._estimators.outcomes import OutcomeQueries, check_query
 
+if TYPE_CHECKING:
     from mongefit._fitting import Fitted
     from mongefit._io import StrPath
     from mongefit._transport import EntropicMap, Units
 
 
-class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, OutcomeQueries):
     """Queries of a fitted entropic map; concrete classes give `fit`."""
 
     strict: bool
@@ -50,21 +50,6 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         source, target = check_query(self, X, "X"), check_query(self, Y, "Y")
         return cost_matrix(self.map_, source, target)
-
-    def conditional(self, X: ArrayLike, *, drop: float = 1e-9) -> csr_array:
-        """Where every row of X goes: weights of the target points, [N, m], each row with sum 1.
-
-        They are the conditional distribution of the plan, at any point. Weights below ``drop`` are
-        left out, at most ``drop`` times m of a row, and the others raised to sum to 1. What a
-        debiased map corrects is not in them.
-        """
-        from scipy.sparse import csr_array
-
-        from mongefit._fitting import conditional
-
-        weights = conditional(self.map_, check_query(self, X, "X"))
-        weights[weights < drop] = 0
-        return csr_array(weights / weights.sum(axis=1, keepdims=True))
 
     def growth(self, X: ArrayLike) -> NDArray[np.float64]:
         """The mass that a unit of mass at each row of X sends: 1 unless ``tau_a`` < 1."""
@@ -100,6 +85,9 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """The share of the mass of the target that comes from nowhere."""
         _, received = self._kept()
         return float(np.asarray(self.map_.b, np.float64) @ np.maximum(1 - received, 0))
+
+    def _maps(self) -> Sequence[EntropicMap]:
+        return [self.map_]
 
     def _kept(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Of each point the mass in the plan over its weight; 1 where it has none."""
@@ -156,16 +144,6 @@ class Saved:
 
         check_is_fitted(self)
         save(self, path, overwrite=overwrite)  # type: ignore[arg-type]
-
-
-def check_query(estimator: BaseEstimator, points: ArrayLike, name: str) -> NDArray[np.float64]:
-    """Points that a fitted estimator can be asked about."""
-    from mongefit._validation import check_points
-
-    check_is_fitted(estimator)
-    checked = check_points(points, name)
-    validate_data(estimator, points, reset=False, skip_check_array=True)
-    return checked
 
 
 def negative_rmse(estimator: Any, X: ArrayLike, Y: ArrayLike) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -126,20 +127,29 @@ def cost_matrix(
 
 @double_precision()
 def conditional(entropic_map: EntropicMap, points: np.ndarray) -> NDArray[np.float64]:
-    """Where each point goes, as weights of the target points, in blocks of rows."""
+    """Where each point goes, as weights of the target points, computed in blocks of rows."""
+    found = [weights for _, weights in conditional_blocks(entropic_map, points)]
+    return np.concatenate(found)
 
-    def weights(block):
-        return _conditional(entropic_map, block)
 
-    return _in_blocks(weights, points, len(entropic_map.y)).astype(np.float64)
+def conditional_blocks(
+    entropic_map: EntropicMap, points: np.ndarray, *, reverse: bool = False
+) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Where each point goes or came from, block by block; call it in double precision."""
+    other = len(entropic_map.x if reverse else entropic_map.y)
+    found = blocks(partial(_conditional, entropic_map, reverse=reverse), points, other)
+    return ((rows, weights.astype(np.float64)) for rows, weights in found)
 
 
 @double_precision()
-def growth(entropic_map: EntropicMap, points: np.ndarray) -> NDArray[np.float64]:
-    """The mass that a unit of mass at each point sends, in blocks of rows."""
-    if entropic_map.tau_a is None:
+def growth(
+    entropic_map: EntropicMap, points: np.ndarray, *, reverse: bool = False
+) -> NDArray[np.float64]:
+    """The mass that a unit of mass at each point sends, or receives, in blocks of rows."""
+    if (entropic_map.tau_b if reverse else entropic_map.tau_a) is None:
         return np.ones(len(points))
-    found = _in_blocks(partial(_growth, entropic_map), points, len(entropic_map.y))
+    other = len(entropic_map.x if reverse else entropic_map.y)
+    found = _in_blocks(partial(_growth, entropic_map, reverse=reverse), points, other)
     return np.asarray(found, np.float64)
 
 
@@ -199,9 +209,19 @@ def map_points(
             row=np.argmin(result.converged), residual=result.residual.max(),
             alpha=Option("alpha"), where=InPython(" map_.transport tells which."),
         )  # fmt: skip
+    warn_of_far(entropic_map, np.asarray(result.distance))
+    return np.asarray(result.points, np.float64)
+
+
+def radius_of(entropic_map: EntropicMap) -> float:
+    """How far the fitted points reach from their centre, in common units; at least 1."""
     both = np.concatenate([entropic_map.x, entropic_map.y])
-    radius = max(np.sqrt(np.max(np.sum(both**2, axis=1))), 1.0)
-    distance = np.asarray(result.distance)
+    return max(float(np.sqrt(np.max(np.sum(both**2, axis=1)))), 1.0)
+
+
+def warn_of_far(entropic_map: EntropicMap, distance: NDArray[Any]) -> None:
+    """Warn of points whose distance from those fitted is more than three times their radius."""
+    radius = radius_of(entropic_map)
     if np.any(far := distance > 3 * radius):
         row = np.argmax(far)
         warn_user(
@@ -209,16 +229,28 @@ def map_points(
             f"row {row}, {distance[row] / radius:.1f} times the radius of the data away from "
             "them). There the map is a guess."
         )
-    return np.asarray(result.points, np.float64)
+
+
+def blocks(
+    function: Callable[[Any], Any], points: np.ndarray, other: int
+) -> Iterator[tuple[slice, Any]]:
+    """Apply a function to blocks of rows, padded to a few sizes so that few shapes are compiled.
+
+    The rows of each block, and what the function says of them as NumPy arrays.
+    """
+    size = rows_per_call(len(points), other)
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        count = len(part)
+        padded = np.concatenate([part, np.repeat(part[-1:], size - count, axis=0)])
+        found = jax.tree.map(np.asarray, function(padded))
+        yield slice(start, start + count), jax.tree.map(itemgetter(slice(count)), found)
 
 
 def _in_blocks(function: Callable[[Any], Any], points: np.ndarray, other: int) -> Any:
-    """Apply a function to blocks of rows, padded to a few sizes so that few shapes are compiled."""
-    block = rows_per_call(len(points), other)
-    padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % block, axis=0)])
-    parts = np.split(padded, len(padded) // block)
-    results = [jax.tree.map(np.asarray, function(part)) for part in parts]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(points)], *results)
+    """What a function says of all rows, computed in blocks."""
+    results = [found for _, found in blocks(function, points, other)]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
 
 
 def compile_tasks(clouds: Clouds, cost: Cost, how: MapOptions) -> list[Callable[[], None]]:

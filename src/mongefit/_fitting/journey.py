@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._fitting.data import Clouds, FitData, Leg, check_clouds, clones_across, share_units
-from mongefit._options import FitOptions
+from mongefit._options import FitOptions, takes_several
 from mongefit._validation import Knowledge, check_groups, check_pairs, check_validation_pairs
 from mongefit.errors import DataError, ignored_warnings, noted_warnings
 
@@ -120,7 +120,7 @@ def _check_knowledge(
 ) -> Knowledge:
     """What is known of one leg but the clones."""
     n, m = len(clouds.source), len(clouds.target)
-    many_to_many = options.many_to_many or not used
+    many_to_many = options.many_to_many or not used or takes_several(options.losses)
     with noted_warnings(clouds.notes) if used else ignored_warnings():
         table, weight = check_pairs(
             data.pairs, n, m, weight=data.pair_weight, many_to_many=many_to_many
@@ -150,9 +150,18 @@ def _with_clones(
 
 
 def spare(
-    legs: Sequence[Leg], through: Sequence[Through], fraction: float, seed: int
+    legs: Sequence[Leg], through: Sequence[Through], fraction: float, seed: int, losses: Any
 ) -> tuple[list[Leg], list[Through]]:
-    """Keep the pairs of some clones from training, to stop early by, where there are enough."""
+    """Keep the pairs of some clones from training, to stop early by, where there are enough.
+
+    Not where there are validation pairs, nor where sources have several targets of which none is
+    the one: an RMSE judges nothing there.
+    """
+    for each in parts(legs, through):
+        table = each.known.pairs
+        open_ended = table is not None and len(np.unique(table[:, 0])) < len(table)
+        if each.held_out is not None or (open_ended and takes_several(losses)):
+            return list(legs), list(through)
     counted = [
         each.known.clones[each.known.pair_weight > 0]
         for each in parts(legs, through)

@@ -161,8 +161,8 @@ def prepare_legs(
     with noted_warnings() as notes:
         checked = check_options(options)
     legs, through = check_journey(options, journey, notes, used=use_knowledge)
-    if learn and options.max_iter and all(each.held_out is None for each in parts(legs, through)):
-        legs, through = spare(legs, through, checked.spared, checked.seed)
+    if learn and options.max_iter:
+        legs, through = spare(legs, through, checked.spared, checked.seed, options.losses)
     dtype = legs[0].clouds.x.dtype
     costs = [
         cast(build_costs(legs, journey.roles, options, checked.seed + k), dtype)

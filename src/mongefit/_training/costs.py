@@ -182,6 +182,7 @@ class CostProblem(Problem):
             reverse=scatter(
                 columns, cost.source_from_latent(v[columns] + moved.columns), len(y)
             ),
+            log_density=problem.log_density(dual.f, dual.g),
         )  # fmt: skip
         return Evaluation(
             values=evaluate_terms(model.terms, context, self.recipe.names),

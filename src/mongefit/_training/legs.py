@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mongefit._costs import LegCosts
+from mongefit._duals import relaxed, soft_minimum
 from mongefit._runtime import copy_to_host, on_cpu, to_device
 from mongefit._training.batches import BatchedProblem
 from mongefit._training.costs import CostProblem, Model, applies, evaluate_terms, miss, scatter
@@ -76,15 +77,17 @@ class Composed(eqx.Module):
         if self.subsets is None and pairs is not None:
             rows, columns = pairs.rows, pairs.columns
         there, found = carry(maps, x[rows])
+        density = composed_density(maps)[: len(x), : len(y)]
         back, found_back = carry(maps, y[columns], reverse=True)
         context = Context(
             None, x, y, self.a, self.b,
             C=jnp.full((len(x), len(y)), jnp.nan, x.dtype),
-            P=composed_plan(maps, len(x), len(y)),
+            P=self.a[:, None] * self.b * jnp.exp(density),
             pairs=self.pairs,
             subsets=self.subsets,
             forward=scatter(rows, there.astype(x.dtype), len(x)),
             reverse=scatter(columns, back.astype(x.dtype), len(y)),
+            log_density=density,
         )  # fmt: skip
         return context, found & found_back
 
@@ -100,13 +103,27 @@ def carry(
     return points, found
 
 
-def composed_plan(maps: Sequence[EntropicMap], n: int, m: int) -> Float[Array, "n m"]:
-    """P_ij = Σ_k P¹_ik P²_kj / a²_k: where mass goes over several legs, by rows of the ends."""
-    P = maps[0].plan()[:n]
+def composed_density(maps: Sequence[EntropicMap]) -> Float[Array, "n m"]:
+    """log of p_ij = Σ_k p¹_ik b¹_k p²_kj, the density of the plan over several legs."""
+    log_p = _log_density(maps[0], maps[0].x)
     for before, after in itertools.pairwise(maps):
-        middle = before.y
-        P = P @ (after.growth(middle)[:, None] * after.conditional(middle))
-    return P[:, :m]
+        following = _log_density(after, before.y)
+        # The largest of each row and column held out, so that no product vanishes needlessly.
+        top, last = (
+            jax.lax.stop_gradient(jnp.max(each, axis=axis, keepdims=True))
+            for each, axis in ((log_p, 1), (following, 0))
+        )
+        product = (jnp.exp(log_p - top) * before.b) @ jnp.exp(following - last)
+        log_p = jnp.log(jnp.maximum(product, jnp.finfo(product.dtype).tiny)) + top + last
+    return log_p
+
+
+def _log_density(entropic_map: EntropicMap, points: Float[Array, "N d"]) -> Float[Array, "N m"]:
+    """(f̂(x) + g_j − c(x, y_j))/eps, at any points in the units of the map."""
+    C = entropic_map.cost.matrix(points, entropic_map.y)
+    b, g, eps = entropic_map.b, entropic_map.g, entropic_map.eps
+    f = relaxed(soft_minimum(C, b, g, eps), entropic_map.tau_a)
+    return (f[:, None] + g - C) / eps
 
 
 class LegsProblem(Problem):

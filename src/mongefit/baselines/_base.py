@@ -11,7 +11,8 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from mongefit._estimators.queries import check_query, negative_rmse
+from mongefit._estimators.outcomes import check_query
+from mongefit._estimators.queries import negative_rmse
 from mongefit._fitting import FitData
 from mongefit._validation import (
     Knowledge,

@@ -141,7 +141,8 @@ class PlanProblem(_CloudProblem):
         dual = solve_dual(problem, g_init=warm, differentiate="one_step")
         P = problem.plan(dual.f, dual.g)
         nothing = jnp.full_like(x, jnp.nan), jnp.full_like(y, jnp.nan)  # there is no map yet
-        context = Context(model, x, y, a, b, C, P, self.pairs, self.subsets, *nothing)
+        density = problem.log_density(dual.f, dual.g)
+        context = Context(model, x, y, a, b, C, P, self.pairs, self.subsets, *nothing, density)
         return _evaluation(evaluate_terms(self.terms, context, self.recipe.names), dual)
 
 

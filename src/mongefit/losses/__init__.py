@@ -20,4 +20,5 @@ from mongefit.losses._displacements import Directional as Directional
 from mongefit.losses._displacements import LowRank as LowRank
 from mongefit.losses._divergences import Groups as Groups
 from mongefit.losses._divergences import TargetFit as TargetFit
+from mongefit.losses._likelihood import Likelihood as Likelihood
 from mongefit.losses._paired import Paired as Paired

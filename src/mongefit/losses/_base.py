@@ -88,6 +88,8 @@ class View(eqx.Module):
         What is known, with ``source`` the rows of ``points`` and ``target`` those of ``others``.
     sign
         +1 forwards and −1 in reverse.
+    log_density
+        As in `Context`, with a row for each of ``points``.
     """
 
     points: Float[Array, "n d"]
@@ -98,6 +100,7 @@ class View(eqx.Module):
     pairs: Pairs | None
     subsets: Subsets | None
     sign: float = eqx.field(static=True)
+    log_density: Float[Array, "n m"] | None = None
 
     @property
     def displacement(self) -> Float[Array, "n d"]:
@@ -121,6 +124,8 @@ class Context(eqx.Module):
     forward, reverse
         T(x) at every source point and T⁻¹(y) at every target point; NaN at points that no loss
         asked for.
+    log_density
+        log of P_ij/(a_i b_j), which is (f_i + g_j − C_ij)/eps; finite where P is too small to be.
     """
 
     cost: Any
@@ -134,19 +139,25 @@ class Context(eqx.Module):
     subsets: Subsets | None
     forward: Float[Array, "n d"]
     reverse: Float[Array, "m d"]
+    log_density: Float[Array, "n m"] | None = None
 
     def view(self, direction: Direction) -> View:
         """The context as seen by the forward or by the reverse map."""
         if direction == "forward":
             return View(
-                self.x, self.a, self.y, self.b, self.forward, self.pairs, self.subsets, sign=1.0
-            )
+                self.x, self.a, self.y, self.b, self.forward, self.pairs, self.subsets, sign=1.0,
+                log_density=self.log_density,
+            )  # fmt: skip
         pairs, subsets = self.pairs, self.subsets
         if pairs is not None:
             pairs = Pairs(pairs.target, pairs.source, pairs.weight, pairs.columns, pairs.rows)
         if subsets is not None:
             subsets = Subsets(subsets.target, subsets.source)
-        return View(self.y, self.b, self.x, self.a, self.reverse, pairs, subsets, sign=-1.0)
+        log_density = None if self.log_density is None else self.log_density.T
+        return View(
+            self.y, self.b, self.x, self.a, self.reverse, pairs, subsets, sign=-1.0,
+            log_density=log_density,
+        )  # fmt: skip
 
 
 class Term(Registered):
@@ -162,10 +173,13 @@ class Term(Registered):
         looks at the cost or the plan alone. The map is computed nowhere else.
     requires
         What must be known: "pairs", "groups" or None.
+    takes_several
+        Whether a source may have several targets among the known pairs.
     """
 
     reach: ClassVar[Reach] = "all"
     requires: ClassVar[str | None] = None
+    takes_several: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, context: Context) -> Float[Array, ""]:

@@ -24,8 +24,9 @@ def energy_score(
     ----------
     model
         A fitted estimator. With ``conditional``, as `MongeMap` has, Z is distributed over target
-        points; that of a debiased map is moved as the map is. Without, the model predicts a point,
-        and the score is the mean distance from it.
+        points; that of a debiased map is moved as the map is, and that of an ensemble as its
+        members are on average. Without, the model predicts a point, and the score is the mean
+        distance from it.
     X, Y
         Paired rows, [N, d] each.
     weight
@@ -35,13 +36,14 @@ def energy_score(
     share = check_weights(weight, len(truth), "weight", normalize=True)
     if not hasattr(model, "conditional"):
         return float(share @ np.linalg.norm(mapped - truth, axis=1))
+    from mongefit._estimators.outcomes import maps_of
     from mongefit._fitting import corrections
+    from mongefit._fitting.outcomes import fitted_points
 
-    fitted = model.map_
-    units = fitted.units
-    points = np.asarray(fitted.y) * np.asarray(units.scale) + np.asarray(units.centre)
-    moved = corrections(fitted, check_points(X, "X"))
-    return float(share @ energy_scores(model.conditional(X).toarray(), points, truth - moved))
+    maps = maps_of(model)
+    moved = np.mean([corrections(each, check_points(X, "X")) for each in maps], axis=0)
+    weights = model.conditional(X).toarray()
+    return float(share @ energy_scores(weights, fitted_points(maps[0]), truth - moved))
 
 
 def energy_scores(

@@ -15,6 +15,7 @@ import mongefit
 from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.monge_map import MongeMap
+from mongefit._options import takes_several
 from mongefit._storage import Section, describe_options, load_with_cells, save
 from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, ModelFileError, Option, OptionError
@@ -138,7 +139,9 @@ def fit(
         raise OptionError(
             f"model must be a MongeMap, a MongeMapCV or an EnsembleMap, got {type(model).__name__}."
         )
-    many_to_many = not isinstance(model, MongeMap) or model.many_to_many
+    many_to_many = (
+        not isinstance(model, MongeMap) or model.many_to_many or takes_several(model.losses)
+    )
     cells = take_cells(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
         n_components=n_components, pair_key=pair_key, pairs=pairs, groups_key=groups_key,
@@ -158,7 +161,7 @@ def _fit(cells: Cells, model: Model) -> Model:
             )
         return unfitted(model).fit(cells.x, cells.y, **known)
     options = model.get_params(deep=False)
-    if isinstance(model, MongeMap) and cells.has_clones:
+    if isinstance(model, MongeMap) and cells.has_clones and not takes_several(model.losses):
         options["many_to_many"] = True
     estimator = type(model)(**options)
     return estimator.fit(cells.x, cells.y, groups=cells.groups, **known)
