@@ -28,7 +28,8 @@ CAMPAIGN := $(BIN)/python -m pytest -n 0 --long
 FUZZ := $(addprefix tests/campaigns/test_,properties.py adversarial.py mutations.py)
 
 fuzz: $(READY)
-	$(CAMPAIGN) $(FUZZ) tests/oracles/test_gradients.py
+	$(CAMPAIGN) $(FUZZ) tests/oracles/test_gradients.py \
+		tests/training/test_legs.py
 
 soak: $(READY)
 	$(CAMPAIGN) tests/campaigns/test_soak.py

@@ -29,6 +29,7 @@ from ._duals import transport_value as transport_value
 from ._estimators.chosen import MongeMapCV as MongeMapCV
 from ._estimators.ensemble import EnsembleMap as EnsembleMap
 from ._estimators.monge_map import MongeMap as MongeMap
+from ._estimators.temporal import TemporalMap as TemporalMap
 from ._fitting import Record as Record
 from ._flows import AffineMap as AffineMap
 from ._flows import AutoregressiveFlow as AutoregressiveFlow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,6 +23,7 @@ from mongefit.model_selection import default_candidates
 from mongefit.model_selection._folds import Known, Thinned, check_max_points
 
 if TYPE_CHECKING:
+    from mongefit._fitting.chains import Chain
     from mongefit._transport import EntropicMap
 
 _REACH = 0.95
@@ -183,7 +183,7 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries)
         distance, _ = self._anchors.query(check_points(X, "X"))
         return np.asarray(distance <= self._reach)
 
-    def _maps(self) -> Sequence[EntropicMap]:
+    def _chain(self) -> Chain:
         """The maps of the members, if these have seen the same points."""
         maps = [member.map_ for member in self.members_]
         first = _clouds(maps[0])
@@ -193,7 +193,7 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries)
                     "The members of this ensemble have seen different points, so there is no mean "
                     "of their distributions. Fit it with max_points=None, or ask each of members_."
                 )
-        return maps
+        return [maps]
 
     def _predictions(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)

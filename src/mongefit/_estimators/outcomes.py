@@ -6,7 +6,6 @@ Nothing here imports JAX before it is needed.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -17,16 +16,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from mongefit._fitting.chains import Chain
     from mongefit._fitting.outcomes import Conditional
-    from mongefit._transport import EntropicMap
 
 
 class OutcomeQueries(BaseEstimator, abc.ABC):
     """Queries of the conditional distributions of a plan, or of the mean of several plans."""
 
     @abc.abstractmethod
-    def _maps(self) -> Sequence[EntropicMap]:
-        """The fitted maps, all between the same clouds."""
+    def _chain(self) -> Chain:
+        """The fitted maps of every leg, in order, those of one leg between the same clouds."""
 
     @overload
     def conditional(
@@ -119,6 +118,7 @@ class OutcomeQueries(BaseEstimator, abc.ABC):
         array
             The points, [N, n, d]; then their rows, if asked for.
         """
+        from mongefit._fitting.chains import end_of
         from mongefit._fitting.outcomes import draw_columns, fitted_points
         from mongefit._validation import check_count, check_seed, check_switch
 
@@ -126,7 +126,7 @@ class OutcomeQueries(BaseEstimator, abc.ABC):
         check_switch(return_index, "return_index")
         found = self._conditional(X, reverse=reverse)
         drawn = draw_columns(found.weights, count, seed)
-        points = fitted_points(self._maps()[0], source=reverse)[drawn]
+        points = fitted_points(end_of(self._chain(), source=reverse), source=reverse)[drawn]
         return (points, drawn) if return_index else points
 
     def entropy(self, X: ArrayLike, *, reverse: bool = False) -> NDArray[np.float64]:
@@ -183,36 +183,37 @@ class OutcomeQueries(BaseEstimator, abc.ABC):
     def _conditional(
         self, X: ArrayLike, *, reverse: bool = False, drop: float = 1e-9
     ) -> Conditional:
-        from mongefit._fitting.outcomes import find_conditional
+        from mongefit._fitting.chains import conditional_over
         from mongefit._validation import check_share, check_switch
 
         check_switch(reverse, "reverse")
         smallest = check_share(drop, "drop")
         points = check_query(self, X, "X")
-        return find_conditional(self._maps(), points, reverse=reverse, drop=smallest)
+        return conditional_over(self._chain(), points, reverse=reverse, drop=smallest)
 
     def _carry(self, mass: ArrayLike, *, mean: bool, reverse: bool) -> NDArray[np.float64]:
-        from mongefit._fitting.outcomes import mean_values, move_mass
+        from mongefit._fitting.chains import end_of, mean_over, move_over
         from mongefit._validation import check_mass, check_switch
 
         check_is_fitted(self)
         check_switch(mean, "mean")
-        maps = self._maps()
-        weight = np.asarray(maps[0].b if reverse else maps[0].a, np.float64)
+        chain = self._chain()
+        end = end_of(chain, source=not reverse)
+        weight = np.asarray(end.b if reverse else end.a, np.float64)
         given = check_mass(mass, weight, "mass", any_sign=mean)
         columns = given.reshape(len(given), -1)
         found = (
-            mean_values(maps, columns, reverse=not reverse)
+            mean_over(chain, columns, reverse=not reverse)
             if mean
-            else move_mass(maps, columns, reverse=reverse)
+            else move_over(chain, columns, reverse=reverse)
         )
         return found.reshape(-1, *given.shape[1:])
 
 
-def maps_of(model: OutcomeQueries) -> Sequence[EntropicMap]:
-    """The entropic maps behind a fitted estimator."""
+def chain_of(model: OutcomeQueries) -> Chain:
+    """The entropic maps behind a fitted estimator, by leg."""
     check_is_fitted(model)
-    return model._maps()
+    return model._chain()
 
 
 def check_query(estimator: BaseEstimator, points: ArrayLike, name: str) -> NDArray[np.float64]:

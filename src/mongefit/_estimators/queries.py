@@ -5,7 +5,7 @@ Nothing here imports JAX before it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from mongefit._estimators.outcomes import OutcomeQueries, check_query
 
 if TYPE_CHECKING:
     from mongefit._fitting import Fitted
+    from mongefit._fitting.chains import Chain
     from mongefit._io import StrPath
     from mongefit._transport import EntropicMap, Units
 
@@ -86,8 +87,8 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, OutcomeQueries):
         _, received = self._kept()
         return float(np.asarray(self.map_.b, np.float64) @ np.maximum(1 - received, 0))
 
-    def _maps(self) -> Sequence[EntropicMap]:
-        return [self.map_]
+    def _chain(self) -> Chain:
+        return [[self.map_]]
 
     def _kept(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Of each point the mass in the plan over its weight; 1 where it has none."""

@@ -4,6 +4,7 @@ Estimators hold no logic: they pass their options and data to these functions an
 Every function enters double precision itself.
 """
 
+from mongefit._fitting.apply import between as between
 from mongefit._fitting.apply import conditional as conditional
 from mongefit._fitting.apply import corrections as corrections
 from mongefit._fitting.apply import cost_matrix as cost_matrix

@@ -65,11 +65,21 @@ def _map_fast(entropic_map: EntropicMap, points, *, reverse):
     return entropic_map.transport(points, reverse=reverse, every_order=False)
 
 
+def _on_the_way(entropic_map: EntropicMap, both: Float[Array, "N 2 d"], share):
+    cost, units = entropic_map.cost, entropic_map.units
+    start, end = both[:, 0], both[:, 1]
+    if not cost.shared:
+        return (1 - share) * start + share * end
+    first, last = (cost.latent_source(units.into(each)) for each in (start, end))
+    return units.out_of(cost.source_from_latent((1 - share) * first + share * last))
+
+
 _solve = Program(_map_and_plan)
 _transport = Program(_map_fast)
 _plan = Program(EntropicMap.plan)
 _cost_matrix = Program(Cost.matrix)
 _conditional = Program(EntropicMap.conditional)
+_between = Program(_on_the_way)
 _growth = Program(EntropicMap.growth)
 _log_density = Program(EntropicMap.log_density)
 
@@ -179,6 +189,17 @@ def transport_points(
     """The images of many points, in blocks, as NumPy arrays."""
     other = len(entropic_map.x if reverse else entropic_map.y)
     return _in_blocks(partial(_transport, entropic_map, reverse=reverse), points, other)
+
+
+@double_precision()
+def between(
+    entropic_map: EntropicMap, points: np.ndarray, images: np.ndarray, share: float
+) -> NDArray[np.float64]:
+    """Points on the way to their images, after a share of it, in blocks of rows."""
+    both = np.stack([points, images], axis=1)
+    after = np.asarray(share)  # a number would be compiled in
+    found = _in_blocks(lambda block: _between(entropic_map, block, after), both, points.shape[1])
+    return np.asarray(found, np.float64)
 
 
 def map_points(

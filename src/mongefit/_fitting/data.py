@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -127,6 +127,11 @@ def hash_arrays(*arrays: Any) -> str:
         digest.update(f"{plain.dtype.str} {plain.shape}".encode())
         digest.update(plain.tobytes())
     return digest.hexdigest()
+
+
+def hash_texts(texts: Iterable[str]) -> str:
+    """A hash of some texts."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def check_clones(clones: Any, pairs: NDArray[np.int64]) -> NDArray[np.int64]:

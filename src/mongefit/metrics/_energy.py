@@ -36,14 +36,15 @@ def energy_score(
     share = check_weights(weight, len(truth), "weight", normalize=True)
     if not hasattr(model, "conditional"):
         return float(share @ np.linalg.norm(mapped - truth, axis=1))
-    from mongefit._estimators.outcomes import maps_of
-    from mongefit._fitting import corrections
+    from mongefit._estimators.outcomes import chain_of
+    from mongefit._fitting.chains import corrections_over, end_of
     from mongefit._fitting.outcomes import fitted_points
 
-    maps = maps_of(model)
-    moved = np.mean([corrections(each, check_points(X, "X")) for each in maps], axis=0)
+    chain = chain_of(model)
+    moved = corrections_over(chain, check_points(X, "X"))
     weights = model.conditional(X).toarray()
-    return float(share @ energy_scores(weights, fitted_points(maps[0]), truth - moved))
+    points = fitted_points(end_of(chain, source=False))
+    return float(share @ energy_scores(weights, points, truth - moved))
 
 
 def energy_scores(

@@ -1,0 +1,79 @@
+"""The map over several legs of a fit, from one time to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+
+from mongefit._estimators.outcomes import OutcomeQueries, check_query
+from mongefit._estimators.queries import negative_rmse
+
+if TYPE_CHECKING:
+    from mongefit._estimators.monge_map import MongeMap
+    from mongefit._fitting.chains import Chain
+
+
+class Way(OneToOneFeatureMixin, TransformerMixin, OutcomeQueries):
+    """The composition of fitted maps, one leg after the other; `TemporalMap.between` gives it."""
+
+    def __init__(self, legs: Sequence[MongeMap]):
+        self.legs = legs
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features."""
+        return self.legs[0].n_features_in_
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Where every row of X is at the end of the way."""
+        points: Any = X
+        for leg in self.legs:
+            points = leg.transform(points)
+        return np.asarray(points)
+
+    def inverse_transform(self, Y: ArrayLike) -> NDArray[np.float64]:
+        """Where every row of Y was at the start of the way."""
+        points: Any = Y
+        for leg in reversed(self.legs):
+            points = leg.inverse_transform(points)
+        return np.asarray(points)
+
+    def growth(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The mass that a unit of mass at each row of X is at the end: 1 unless ``tau_a`` < 1."""
+        from mongefit._fitting.chains import growth_over
+
+        return growth_over(self._chain(), check_query(self, X, "X"))
+
+    @property
+    def growth_(self) -> NDArray[np.float64]:
+        """`growth` of the source points."""
+        from mongefit._fitting.chains import end_of, growth_over
+        from mongefit._fitting.outcomes import fitted_points
+
+        points = fitted_points(end_of(self._chain(), source=True), source=True)
+        return growth_over(self._chain(), points)
+
+    @property
+    def coupling_(self) -> NDArray[np.float64]:
+        """The plan between the clouds at the ends, [n, m]: P = P¹ diag(1/a²) P², and so on."""
+        from mongefit._fitting.chains import plan_over
+
+        return plan_over(self._chain())
+
+    def score(self, X: ArrayLike, Y: ArrayLike) -> float:
+        """−RMSE of the map against Y over paired rows: higher is better."""
+        return negative_rmse(self, X, Y)
+
+    def _chain(self) -> Chain:
+        return [[leg.map_] for leg in self.legs]
+
+    def fit(self, X: Any = None, Y: Any = None) -> Self:
+        """Do nothing: the legs are fitted."""
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
