@@ -33,7 +33,8 @@ KNOWLEDGE = (
     "pairs", "pair_weight", "groups", "validation_pairs", "clones", "source_weight",
     "target_weight",
 )  # fmt: skip
-_COMPOSED = ("pairs", "pair_weight", "groups", "validation_pairs", "clones")
+# What can be known of composed maps.
+COMPOSED = ("pairs", "pair_weight", "groups", "validation_pairs", "clones")
 
 
 class TemporalMap(Saved, FitOptions, BaseEstimator):
@@ -122,7 +123,7 @@ strict, verbose
             "validation_pairs": validation_pairs, "clones": clones,
             "source_weight": source_weight, "target_weight": target_weight,
         }  # fmt: skip
-        keys, journey, ordered = _journey(clouds, times, legs, given)
+        keys, _, journey, ordered = journey_of(clouds, times, legs, given)
         kept = _fitting.check_checkpoint(checkpoint, resume)
         options = FitOptions(**self.get_params(deep=False))
         task = _fitting.prepare_legs(options, journey)
@@ -280,10 +281,10 @@ strict, verbose
         return [(leg, reverse) for leg in (reversed(legs) if reverse else legs)]
 
 
-def _journey(
+def journey_of(
     clouds: Any, times: Any, legs: Any, given: Mapping[str, Any]
-) -> tuple[list[Any], Journey, tuple[Any, ...]]:
-    """The keys of the legs, what the fit is given, and the times in order."""
+) -> tuple[list[Any], list[Any], Journey, tuple[Any, ...]]:
+    """The keys of the legs and of the composed maps, what the fit is given, the times in order."""
     from mongefit._fitting import FitData, Journey
 
     if legs is not None:
@@ -309,13 +310,13 @@ def _journey(
         for key, value in _by_leg(by_leg, name, keys, chains).items():
             known.setdefault(key, {})[name] = value
     data = [FitData(*side, **known.get(key, {})) for key, side in zip(keys, sides, strict=True)]
+    composed = [key for key in chains if key in known]
     through = [
         (chain, FitData(data[chain[0]].X, data[chain[-1]].Y, **known[key]))
-        for key, chain in chains.items()
-        if key in known
+        for key, chain in ((key, chains[key]) for key in composed)
     ]
-    names = [f"Leg {key!r}" for key in [*keys, *(key for key in chains if key in known)]]
-    return keys, Journey(data, ends, roles, through, names), ordered
+    names = [f"Leg {key!r}" for key in [*keys, *composed]]
+    return keys, composed, Journey(data, ends, roles, through, names), ordered
 
 
 def _times(clouds: Any, times: Any) -> tuple[list[Any], tuple[Any, ...]]:
@@ -368,7 +369,7 @@ def _by_leg(
             f"{name} must be a dictionary by leg, such as {{{keys[0]!r}: …}}, got "
             f"{type(by_leg).__name__}."
         )
-    possible = [*keys, *chains] if name in _COMPOSED else list(keys)
+    possible = [*keys, *chains] if name in COMPOSED else list(keys)
     for key in by_leg:
         if key not in possible:
             near = did_you_mean(str(key), map(str, possible))

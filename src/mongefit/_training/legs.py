@@ -20,7 +20,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mongefit._costs import LegCosts
-from mongefit._duals import relaxed, soft_minimum
 from mongefit._runtime import copy_to_host, on_cpu, to_device
 from mongefit._training.batches import BatchedProblem
 from mongefit._training.costs import CostProblem, Model, applies, evaluate_terms, miss, scatter
@@ -77,7 +76,7 @@ class Composed(eqx.Module):
         if self.subsets is None and pairs is not None:
             rows, columns = pairs.rows, pairs.columns
         there, found = carry(maps, x[rows])
-        density = composed_density(maps)[: len(x), : len(y)]
+        density = composed_density(maps, x, y)
         back, found_back = carry(maps, y[columns], reverse=True)
         context = Context(
             None, x, y, self.a, self.b,
@@ -103,11 +102,18 @@ def carry(
     return points, found
 
 
-def composed_density(maps: Sequence[EntropicMap]) -> Float[Array, "n m"]:
-    """log of p_ij = Σ_k p¹_ik b¹_k p²_kj, the density of the plan over several legs."""
-    log_p = _log_density(maps[0], maps[0].x)
+def composed_density(
+    maps: Sequence[EntropicMap], x: Float[Array, "N d"], y: Float[Array, "M d"]
+) -> Float[Array, "N M"]:
+    """log of p(x, y) = Σ_k p¹(x, z_k) b_k p²(z_k, y), the density of the plan over several legs.
+
+    z and b are the target of the first leg; x and y any points.
+    """
+    first, *rest = maps
+    log_p = _log_density(first, x, first.y, first.g)
     for before, after in itertools.pairwise(maps):
-        following = _log_density(after, before.y)
+        end, g = (y, after.g_hat(y)) if after is rest[-1] else (after.y, after.g)
+        following = _log_density(after, before.y, end, g)
         # The largest of each row and column held out, so that no product vanishes needlessly.
         top, last = (
             jax.lax.stop_gradient(jnp.max(each, axis=axis, keepdims=True))
@@ -118,12 +124,15 @@ def composed_density(maps: Sequence[EntropicMap]) -> Float[Array, "n m"]:
     return log_p
 
 
-def _log_density(entropic_map: EntropicMap, points: Float[Array, "N d"]) -> Float[Array, "N m"]:
-    """(f̂(x) + g_j − c(x, y_j))/eps, at any points in the units of the map."""
-    C = entropic_map.cost.matrix(points, entropic_map.y)
-    b, g, eps = entropic_map.b, entropic_map.g, entropic_map.eps
-    f = relaxed(soft_minimum(C, b, g, eps), entropic_map.tau_a)
-    return (f[:, None] + g - C) / eps
+def _log_density(
+    entropic_map: EntropicMap,
+    x: Float[Array, "N d"],
+    y: Float[Array, "M d"],
+    g: Float[Array, " M"],
+) -> Float[Array, "N M"]:
+    """(f̂(x_i) + g_j − c(x_i, y_j))/eps, g the potential at y."""
+    f = entropic_map.f_hat(x)
+    return (f[:, None] + g - entropic_map.cost.matrix(x, y)) / entropic_map.eps
 
 
 class LegsProblem(Problem):

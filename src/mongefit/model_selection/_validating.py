@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mongefit._estimators.monge_map import MongeMap
+from mongefit._estimators.temporal import TemporalMap
 from mongefit._progress import ProgressBar
 from mongefit._validation import check_seed
 from mongefit.errors import OptionError, did_you_mean, summarised_warnings
 from mongefit.metrics import Table
 from mongefit.model_selection._folds import Known, Thinned, check_max_points, warn_of_few
+from mongefit.model_selection._legs import validate_legs
 from mongefit.model_selection._selecting import (
     EUCLIDEAN,
     HEADERS,
@@ -62,7 +65,7 @@ class CrossValidation:
     squared_errors
         For each of them the squared error of every pair.
     choices
-        What was chosen for each fold, without its clones.
+        What was chosen for each fold, without its clones; empty for a `TemporalMap`.
     clones, folds
         Clone and fold of every pair.
     """
@@ -108,15 +111,15 @@ class CrossValidation:
 
 
 def cross_validate(
-    candidates: MongeMap | Sequence[MongeMap] | Mapping[str, MongeMap] | None,
-    X: ArrayLike,
-    Y: ArrayLike,
+    candidates: MongeMap | Sequence[MongeMap] | Mapping[str, MongeMap] | TemporalMap | None,
+    X: Any,
+    Y: Any = None,
     *,
-    pairs: ArrayLike,
-    pair_weight: ArrayLike | None = None,
-    clones: ArrayLike | None = None,
-    source_weight: ArrayLike | None = None,
-    target_weight: ArrayLike | None = None,
+    pairs: Any,
+    pair_weight: Any = None,
+    clones: Any = None,
+    source_weight: Any = None,
+    target_weight: Any = None,
     n_folds: int | None = None,
     max_points: int | None = 512,
     random_state: int | np.random.RandomState | None = 0,
@@ -132,9 +135,21 @@ def cross_validate(
     candidates, X, Y, pairs, pair_weight, clones, source_weight, target_weight, n_folds, \
 random_state, verbose
         As in `select`.
+        With a `TemporalMap`, whose settings are not chosen, X are the clouds and Y the times, or X
+        is the dictionary of legs, and all that is known is by leg, as for `TemporalMap.fit`. Clones
+        are held out with their pairs on every leg, and each leg alone is shown too.
     max_points
-        Points of each cloud to choose on and to fit on; None takes all.
+        Points of each cloud to choose on and to fit on; None takes all. A `TemporalMap` takes all.
     """
+    if isinstance(candidates, TemporalMap):
+        given = {
+            "pairs": pairs, "pair_weight": pair_weight, "clones": clones,
+            "source_weight": source_weight, "target_weight": target_weight,
+        }  # fmt: skip
+        found = validate_legs(
+            candidates, X, Y, given, n_folds=n_folds, random_state=random_state, verbose=verbose
+        )
+        return CrossValidation(found.table, found.squared_errors, (), found.clones, found.folds)
     named = check_candidates(candidates)
     known = Known.of(X, Y, pairs, pair_weight, clones, source_weight, target_weight)
     warn_of_few(known)
