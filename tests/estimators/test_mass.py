@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mongefit import MongeMap, MongeMapCV, load
-from mongefit.baselines import EuclideanMap
+from mongefit.baselines import CouplingFit, ElasticMap, EuclideanMap, InverseOT
 from mongefit.errors import OptionError
 from mongefit.model_selection._choosing import check_strengths
 from mongefit.model_selection._training import Trainer
@@ -113,11 +113,23 @@ def test_other_strengths_are_refused(bad):
         MongeMap(tau_b=bad).fit(*two_kinds()[:2])
 
 
-def test_the_baseline_takes_them():
-    x, y, *_ = two_kinds()
-    model = EuclideanMap(epsilon=0.05, tau_a=0.9).fit(x, y)
-    same = MongeMap(cost="sqeuclidean", epsilon=0.05, tau_a=0.9).fit(x, y)
-    np.testing.assert_array_equal(model.growth_, same.growth_)
+def test_baselines_that_solve_a_dual_take_them():
+    x, y, _, source = two_kinds()
+    taus = {"epsilon": 0.05, "tau_a": 0.9}
+    euclidean = EuclideanMap(**taus).fit(x, y)
+    same = MongeMap(cost="sqeuclidean", **taus).fit(x, y)
+    np.testing.assert_array_equal(euclidean.growth_, same.growth_)
+    told = {"pairs": some_pairs(x, y, source, 6)}
+    inverse = InverseOT("quadratic", many_to_many=True, **taus).fit(x, y, **told)
+    # The cost is that of the balanced fit; its map lets mass grow.
+    kept = InverseOT("quadratic", many_to_many=True, epsilon=0.05).fit(x, y, **told)
+    np.testing.assert_array_equal(inverse.theta_, kept.theta_)
+    assert inverse.died_ > 0.1 > kept.died_
+    for model in (
+        ElasticMap(max_iter=2, **taus).fit(x, y),
+        CouplingFit("matrix", max_iter=2, many_to_many=True, **taus).fit(x, y, **told),
+    ):
+        assert model.died_ > 0.1 and model.diagnostics_["converged"]
 
 
 def some_pairs(x, y, source, step=3):
