@@ -8,7 +8,8 @@ import pytest
 from mongefit import MongeMap, MongeMapCV, load
 from mongefit.baselines import CouplingFit, ElasticMap, EuclideanMap, InverseOT
 from mongefit.errors import OptionError
-from mongefit.model_selection._choosing import check_strengths
+from mongefit.model_selection._choosing import Entry, check_strengths, pick
+from mongefit.model_selection._judging import HeldOut, Judged, Taus
 from mongefit.model_selection._training import Trainer
 
 N = 60
@@ -257,6 +258,31 @@ def test_closed_forms_say_what_fitted_maps_say(monkeypatch):
             x, y, pairs=pairs
         )
         assert own.best_score_ == pytest.approx(chosen["mean_test_score"][k], rel=1e-6)
+
+
+def test_the_least_strict_is_taken_where_pairs_reject_the_strictest():
+    """Of strengths that pairs cannot tell apart; the strictest where they say nothing."""
+    rng = np.random.default_rng(0)
+    pairs = np.stack([np.arange(40)] * 2, axis=1)
+    y, noise = rng.normal(size=(2, 40, 2))
+    weight, fold = np.ones(40), np.zeros((1, 40), int)
+    held = HeldOut(y, y, weight / 40, weight / 40, pairs, weight, np.arange(40), fold, y @ y.T)
+
+    def entry(error, *taus):
+        missed = error * (1 + 0.01 * rng.normal(size=40))
+        judged = Judged(y + missed[:, None] * noise, missed, missed)
+        return Entry("", {}, "Euclidean", judged, Taus(*taus))
+
+    def best(*entries):
+        return pick(entries, held, "energy", lambda points: points).taus
+
+    strict, poor = entry(0.1), entry(0.2)
+    near = [entry(0.1, tau) for tau in (0.9, 0.7, 0.5)]
+    far = entry(0.3, 0.1)
+    same = [Entry("", {}, "Euclidean", strict.judged, each.taus) for each in near]
+    assert best(strict, *same, far) == (1, 1)
+    agree = [Entry("", {}, "Euclidean", near[0].judged, each.taus) for each in near]
+    assert best(poor, *agree, far) == (0.5, 1)
 
 
 def test_strengths_are_tried_from_the_strictest_on():

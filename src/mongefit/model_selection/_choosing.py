@@ -71,7 +71,7 @@ def check_strengths(tau_a: Any, tau_b: Any) -> list[Taus]:
             raise OptionError(f"{name} is empty. Give a number, or several to choose among.")
         sides.append({check_tau(each, name) for each in (given if several else [given])})
     both = [Taus(*each) for each in itertools.product(*sides)]
-    return sorted(both, key=lambda taus: (taus.tau_a * taus.tau_b, taus), reverse=True)
+    return sorted(both, key=lambda taus: (taus.kept, taus), reverse=True)
 
 
 def squares(judged: Judged, known: HeldOut) -> NDArray[np.float64]:
@@ -148,6 +148,7 @@ def pick(
 
     The same goes for those whose error is negligible. Of one family that is the candidate whose
     predictions are spread most like the true targets: a map that shrinks predicts points as well.
+    Weights are kept as strictly as was tried, or as little as the pairs allow.
 
     What is chosen by the score of a distribution has an RMSE close to the least in any case:
     with few pairs a score alone may prefer a map that misses more.
@@ -170,11 +171,26 @@ def pick(
         finite = [k for k in finite if compare.within(missed[k], missed[least], GUARD)]
     best = min(finite, key=lambda k: compare.mean(scores[k]))
     close = [k for k in finite if compare.within(scores[k], scores[best])]
-    family = entries[close[0]].family
+    family = _strength(
+        [entries[k] for k in close if entries[k].kind == entries[close[0]].kind], entries
+    )
     same = [k for k in close if entries[k].family == family]
     if scoring in ("energy", "likelihood"):
         return entries[min(same, key=lambda k: compare.apart(entries[k].judged, known))]
     return entries[min(same, key=lambda k: compare.mean(scores[k]))]
+
+
+def _strength(close: Sequence[Entry], entries: Sequence[Entry]) -> str:
+    """Of candidates of one kind the family to take: that which keeps weights most strictly of all
+    that were tried if it is there, else that which keeps them least.
+
+    Pairs are of points that are on both sides. They show where true moves are refused, which comes
+    of keeping weights too little; what keeping them too much does to the neighbours of points that
+    died or belong to nothing, they hardly show.
+    """
+    strictest = max(taus.kept for taus in {entry.taus for entry in entries})
+    found = [entry for entry in close if entry.taus.kept == strictest]
+    return (found or [min(close, key=lambda entry: entry.taus.kept)])[0].family
 
 
 def results(

@@ -51,6 +51,11 @@ class Taus(NamedTuple):
     tau_b: float = 1.0
 
     @property
+    def kept(self) -> float:
+        """How strict they are together."""
+        return self.tau_a * self.tau_b
+
+    @property
     def options(self) -> dict[str, float]:
         """Options of `MongeMap`, those alone that are not the default."""
         return {name: tau for name, tau in self._asdict().items() if tau != 1}
