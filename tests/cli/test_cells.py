@@ -89,6 +89,30 @@ def test_weights_of_cells(folder):
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+def test_growth_rates_of_cells(folder):
+    """Rates per day over two days, as weights."""
+    adata = anndata.read_h5ad("cells.h5ad")
+    rate = np.linspace(-0.3, 0.3, 100)
+    adata.obs["rate"], adata.obs["factor"] = (
+        rate,
+        np.where(np.arange(100) < 50, np.exp(2 * rate), 1),
+    )
+    adata.write_h5ad("growing.h5ad")
+    run("fit", "growing.h5ad", *TIMES, "--growth-key", "rate", "-o", "m", *FIXED)
+    run("fit", "growing.h5ad", *TIMES, "--weight-key", "factor", "-o", "same", *FIXED)
+    expected, found = (single_cell.load(name).model.coupling_ for name in ("same", "m"))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert "  weights         obs: rate as growth rates\n" in run("info", "m").stdout
+    assert "  weights         obs: factor\n" in run("info", "same").stdout
+    refused = run(
+        "fit", "growing.h5ad", *TIMES, "--growth-key", "rat", "-o", "n", *FIXED, code=3
+    ).stderr
+    assert "Did you mean --growth-key rate?" in refused
+    assert not Path("n").exists()
+    refused = run("fit", "a.csv", "b.csv", "--growth-key", "rate", "-o", "n", *FIXED, code=2)
+    assert "--growth-key is for .h5ad files" in refused.stderr
+
+
 def test_transform_there_and_back(folder):
     run("fit", "cells.h5ad", *TIMES, "--pca", "2", "-o", "m", *FIXED)
     result = run("transform", "m", "cells.h5ad", "-o", "there.h5ad")

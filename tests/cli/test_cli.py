@@ -299,6 +299,25 @@ class TestFit:
         refused = run("fit", "x.csv", "y.csv", "-o", "n.mongefit", "--tau-b", "0", code=2)
         assert "--tau-b must be a number above 0 and at most 1" in refused.stderr
 
+    def test_strengths_are_chosen_among(self, folder, monkeypatch):
+        from mongefit.model_selection._training import Trainer
+
+        # Candidates in closed form alone: nothing to compile for training.
+        monkeypatch.setattr(Trainer, "judge", lambda *args: [])
+        base = ("fit", "x.csv", "y.csv", "--pairs", "pairs.csv", "-o", "m.mongefit")
+        out = run(*base, "--tau-a", "1,0.9", "--tau-b", "0.95").stdout
+        model = mongefit.load("m.mongefit")
+        assert isinstance(model, mongefit.MongeMapCV)
+        assert (model.tau_a, model.tau_b) == ((1.0, 0.9), 0.95)
+        assert model.best_params_["tau_b"] == 0.95 and "Mass: " in out
+        assert set(model.cv_results_["tau_a"]) == {1.0, 0.9}
+        refused = run(*base, "--force", "--tau-a", "1,0.9", "--epsilon", "0.1", code=2)
+        assert "Several values of --tau-a are chosen among only where all else" in refused.stderr
+        for bad in ("1,", "1,x", "choose"):
+            assert "neither a number nor several" in run(*base, "--tau-a", bad, code=2).stderr
+        refused = run(*base, "--force", "--tau-b", "1,2", code=2)
+        assert "--tau-b must be a number above 0 and at most 1, got 2.0" in refused.stderr
+
     def test_json(self, folder):
         result = run(
             "fit", "x.csv", "y.csv", "--pairs", "pairs.npy", "-o", "m.mongefit", *FAST,

@@ -711,7 +711,78 @@ class TestWeights:
             fit(adata, **KEYS, weight_key="weights", model=MongeMap(**EUCLIDEAN))
 
 
-@pytest.mark.parametrize("option", ["pair_key", "groups_key", "weight_key"])
+class TestGrowth:
+    """Growth rates that are known before the fit."""
+
+    def test_weights_are_exponentials_of_rates(self, tmp_path):
+        # Of the target nothing need be known.
+        adata = cells(growth=np.where(DAYS == 2, np.linspace(-0.5, 0.8, 18), np.nan))
+        grown = fit(adata, **KEYS, growth_key="growth", model=MongeMap(**EUCLIDEAN))
+        early, late = (adata.obs["day"] == day for day in (2, 4))
+        points, rate = adata.obsm["X_pca"], adata.obs["growth"].to_numpy()[early]
+        # Two days lie between.
+        direct = MongeMap(**EUCLIDEAN, normalize_weight=True).fit(
+            points[early], points[late], source_weight=np.exp(2 * rate)
+        )
+        np.testing.assert_allclose(grown.model.coupling_, direct.coupling_, atol=1e-12)
+        grown.save(tmp_path / "m")
+        again = load(tmp_path / "m")
+        assert (again.growth_key, again.weight_key) == ("growth", None)
+        result = CliRunner().invoke(cli, ["info", str(tmp_path / "m")])
+        assert "  weights         obs: growth as growth rates\n" in result.stdout
+        assert transport(again, adata, copy=True).uns["mongefit"]["growth_key"] == "growth"
+
+    def test_rates_and_weights_together(self):
+        adata = cells(growth=np.linspace(-0.5, 0.5, 18), weight=np.linspace(0, 1, 18))
+        found = chosen(adata, growth_key="growth", weight_key="weight")
+        early, late = (adata.obs["day"] == day for day in (2, 4))
+        expected = (adata.obs["weight"] * np.exp(2 * adata.obs["growth"]))[early]
+        np.testing.assert_allclose(found.a, expected / expected.sum())
+        expected = adata.obs["weight"][late]
+        np.testing.assert_allclose(found.b, expected / expected.sum())
+
+    def test_equal_rates_change_nothing_however_large(self):
+        found = chosen(cells(growth=np.full(18, 1e4)), growth_key="growth")
+        np.testing.assert_allclose(found.a, np.full(8, 1 / 8))
+
+    def test_back_in_time(self):
+        adata = cells(growth=np.linspace(-0.5, 0.5, 18))
+        found = chosen(adata, source=4, target=2, growth_key="growth")
+        expected = np.exp(-2 * adata.obs["growth"][adata.obs["day"] == 4])
+        np.testing.assert_allclose(found.a, expected / expected.sum())
+
+    @pytest.mark.parametrize(
+        ("column", "words"),
+        [
+            (["x"] * 18, "must hold growth rates"),
+            ([0.0] + [np.nan] * 17, r"is nan in 7 of 8 cells of day 2 \(first: 'c1'\)"),
+            ([np.inf] * 18, r"is inf in 8 of 8 cells"),
+        ],
+    )
+    def test_refused(self, column, words):
+        adata = cells(growth=column)
+        with pytest.raises(DataError, match=words):
+            fit(adata, **KEYS, growth_key="growth", model=MongeMap(**EUCLIDEAN))
+        with pytest.raises(DataError, match="Did you mean growth_key='growth'"):
+            fit(adata, **KEYS, growth_key="grwoth", model=MongeMap(**EUCLIDEAN))
+
+    def test_times_must_be_numbers(self):
+        adata = cells(days=np.where(DAYS == 2, "early", "late"), growth=np.zeros(18))
+        with pytest.raises(DataError, match=r"not both numbers\. Give the weights themselves: wei"):
+            chosen(adata, source="early", target="late", growth_key="growth")
+
+    def test_scores_that_are_no_rates(self):
+        adata = cells(days=np.repeat([2.0, 4.0], [30, 4]), growth=np.linspace(0, 100, 34))
+        with pytest.warns(UserWarning, match="the 30 cells of day 2 count as 1: a few are said"):
+            found = chosen(adata, growth_key="growth")
+        assert len(found.warnings) == 1
+        # Cells without weight do not count, whatever their rate.
+        adata = cells(growth=np.r_[1e5, np.zeros(17)], weight=np.r_[0.0, np.ones(17)])
+        found = chosen(adata, growth_key="growth", weight_key="weight")
+        np.testing.assert_allclose(found.a, np.r_[0, np.full(7, 1 / 7)])
+
+
+@pytest.mark.parametrize("option", ["pair_key", "groups_key", "weight_key", "growth_key"])
 def test_a_list_where_one_key_is_expected(option):
     with pytest.raises(OptionError, match=rf"{option} must be the name of one column of obs, got"):
         fit(cells(), **KEYS, **{option: ["clone"]})

@@ -29,6 +29,10 @@ _OPTIONS: Options = {
     "n_components": ({"type": int}, "h5ad: use the first columns of --use-rep only."),
     "pca": ({"type": int}, "h5ad: compute so many components of X and work in them."),
     "weight_key": (_COLUMN, "h5ad: column of obs with weights."),
+    "growth_key": (
+        _COLUMN,
+        "h5ad: column of obs with growth rates of the source, per unit of time.",
+    ),
 }
 # --source and --target, beside the arguments of these names.
 _FLAGS = {name: flag_of(name.removesuffix("_time")) for name in _OPTIONS}

@@ -12,9 +12,11 @@ from mongefit._cli.cells import cell_options, check_clouds, read_cells_of, say_c
 from mongefit._cli.console import Console, command, count, start_jax
 from mongefit._cli.interrupts import interruptible
 from mongefit._cli.options import (
+    TAUS,
     check_folder,
     check_output,
     check_training_options,
+    flag_of,
     read_config,
     seed_option,
     training_options,
@@ -94,9 +96,10 @@ def fit(
     --target.
 
     Without options of training, from --cost to --dtype, the kind of cost, epsilon and all else are
-    chosen by pairs or clones that are held out in turn, as MongeMapCV does in Python. With any of
-    them a MongeMap with these options is trained; for cells --epsilon is then 0.05 and --batch-size
-    at least 512 unless given.
+    chosen by pairs or clones that are held out in turn, as MongeMapCV does in Python. --tau-a and
+    --tau-b go with that; --tau-a 1,0.99,0.9 is chosen among too. With any other a MongeMap with
+    these options is trained; for cells --epsilon is then 0.05 and --batch-size at least 512 unless
+    given.
     """
     if holdout is not None and not 0 <= holdout < 1:
         raise click.BadParameter("must be at least 0 and below 1.", param_hint="--holdout")
@@ -109,7 +112,13 @@ def fit(
     check_clouds(source, target, cells, pairs=pairs, weighted=weighted, learns=learns)
     check_output(output, force=force, inputs=(source, target, pairs, *weights.values()))
     trains = learns and training.get("max_iter") != 0
-    chooses = learns and not training
+    chooses = learns and not set(training).difference(TAUS)
+    for name in TAUS:
+        if not chooses and isinstance(training.get(name), tuple):
+            raise click.UsageError(
+                f"Several values of {flag_of(name)} are chosen among only where all else is: give "
+                "one, or leave out the other options of training."
+            )
     names = ["map.png", "cost.png", *(["choice.png"] if chooses else [])]
     names += ["history.png"] if trains else []
     drawn = {} if pictures is None else check_folder(pictures, names, force=force)
@@ -165,7 +174,7 @@ def fit(
             from mongefit._estimators.chosen import MongeMapCV
 
             own = {name: options[name] for name in ("normalize_weight", "random_state", "strict")}
-            model = MongeMapCV(**own, verbose=verbose)
+            model = MongeMapCV(**own, **training, verbose=verbose)
             known["clones"] = None if inputs.clone is None else inputs.clone[~inputs.held_out]
         else:
             from mongefit._estimators.monge_map import MongeMap

@@ -64,6 +64,10 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
         where = f" (components of {len(cells['genes'])} genes)" if "genes" in cells else ""
         times = f"{cells['key']} {cells['source']} to {cells['target']}"
         lines["cells"] = f"{times}, in {cells['use_rep']}{where}"
+        kinds = {"weight_key": "", "growth_key": " as growth rates"}
+        weights = [f"{cells[name]}{kind}" for name, kind in kinds.items() if cells.get(name)]
+        if weights:
+            lines["weights"] = f"obs: {', '.join(weights)}"
     if header["estimator"] == "EnsembleMap":
         members = header["members"]
         lines["ensemble"] = count(len(members), "map")

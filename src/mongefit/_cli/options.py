@@ -38,6 +38,17 @@ def number_or_range(text: str) -> float | tuple[float, ...]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+def number_or_several(text: str) -> float | tuple[float, ...]:
+    """A number from text such as 0.9, or several from 1,0.99,0.9."""
+    try:
+        several = tuple(map(float, text.split(",")))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a number nor several such as 1,0.99,0.9."
+        ) from None
+    return several[0] if len(several) == 1 else several
+
+
 def flag_of(name: str) -> str:
     """The flag of an option of the library."""
     return f"--{name.replace('_', '-')}"
@@ -112,6 +123,7 @@ def _as_text(option: click.Option, key: str, value: Any, path: str) -> Any:
 
 _SIZES = {"type": whole_numbers, "metavar": "SIZES"}
 _RANGE = {"type": number_or_range, "metavar": "NUMBER|START,END"}
+_SEVERAL = {"type": number_or_several, "metavar": "NUMBER|NUMBERS"}
 _COST = {"type": click.Choice(["icnn", "conjugate_icnn", "matrix", "sqeuclidean"])}
 _DIFFEO = {"type": click.Choice(["none", "affine", "kernel", "shared", "separate"])}
 _DUAL = {"type": click.Choice(["newton", "sinkhorn"])}
@@ -137,13 +149,11 @@ _TRAINING: Options = {
     "epsilon": (_RANGE, "Regularisation relative to the mean cost.  [default: 0.1,0.01]"),
     "debias": ({"default": None}, "Whether to undo the shrinking of the map.  [default: no]"),
     "tau_a": (
-        {"type": float},
-        "How strictly the source keeps its mass, up to 1.  [default: 1.0]",
+        _SEVERAL,
+        "How strictly the source keeps its mass, up to 1; of several the best is chosen.  "
+        "[default: 1.0]",
     ),
-    "tau_b": (
-        {"type": float},
-        "How strictly the target keeps its mass, up to 1.  [default: 1.0]",
-    ),
+    "tau_b": (_SEVERAL, "How strictly the target keeps its mass.  [default: 1.0]"),
     "max_iter": ({"type": int}, "Training steps.  [default: 500]"),
     "validation_fraction": (
         {"type": float},
@@ -160,6 +170,9 @@ _TRAINING: Options = {
     "differentiate": (_DIFFERENTIATE, "How potentials are differentiated.  [default: implicit]"),
     "dtype": (_DTYPE, "Precision.  [default: float64]"),
 }
+
+TAUS = ("tau_a", "tau_b")
+"""What settings may be chosen with, and among."""
 
 training_options = grouped(
     "training",
@@ -188,9 +201,10 @@ def check_training_options(training: dict[str, Any]) -> dict[str, Any]:
     for name, minimum in (("max_iter", 0), ("n_init", 1), ("batch_size", 2)):
         if name in given:
             check_count(given[name], name, minimum=minimum)
-    for name in ("tau_a", "tau_b"):
-        if name in given:
-            check_tau(given[name], name)
+    for name in TAUS:
+        several = given[name] if isinstance(given.get(name), tuple) else (given.get(name, 1.0),)
+        for tau in several:
+            check_tau(tau, name)
     if "hidden_layer_sizes" in given:
         check_layers(given["hidden_layer_sizes"])
     if "alpha" in given:

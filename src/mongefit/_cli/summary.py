@@ -32,14 +32,14 @@ def fit_baseline(
 ) -> MongeMap:
     """The map of the squared Euclidean cost, at the epsilon that was asked of the model."""
     epsilon = model.diagnostics_["epsilon_requested"]
+    fitted = model.best_estimator_ if isinstance(model, MongeMapCV) else model
     baseline = MongeMap(
         "sqeuclidean",
         epsilon=epsilon,
         normalize_weight=model.normalize_weight,
         dtype="float32" if model.map_.x.dtype == "float32" else "float64",
-        # Those of MongeMapCV are 1.
-        tau_a=getattr(model, "tau_a", 1.0),
-        tau_b=getattr(model, "tau_b", 1.0),
+        tau_a=fitted.tau_a,
+        tau_b=fitted.tau_b,
     )
     # Of the data the model has warned; the one thing that matters here is noted below.
     with ignored_warnings():

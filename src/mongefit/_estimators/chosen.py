@@ -44,6 +44,12 @@ class MongeMapCV(Saved, EntropicQueries):
         of the predicted point, −log of the plan's density at the pair, or a function of (truth,
         predicted), in the units of the data, that gives the loss of every row. By the energy score
         and by the likelihood only candidates are taken whose RMSE cannot be told from the least.
+    tau_a, tau_b : float or sequence of float, default=1.0
+        How strictly the plan keeps the weights of the source and of the target, as for `MongeMap`:
+        a number for every candidate, or several to choose among, ``tau_a=[1, 0.9, 0.7]``. The
+        strictest is taken if it cannot be told from the best, else the least strict that cannot.
+        Where they are not 1 they replace those of ``candidates``. The choice takes as many times
+        longer as there are of them.
     max_points : int or None, default=512
         Points of each cloud to choose on: all in pairs, and others drawn at random. None takes all.
         The map is that of all points.
@@ -88,6 +94,8 @@ class MongeMapCV(Saved, EntropicQueries):
     _: dataclasses.KW_ONLY
     cv: int | None = None
     scoring: Scoring | Loss = "energy"
+    tau_a: float | Sequence[float] = 1.0
+    tau_b: float | Sequence[float] = 1.0
     max_points: int | None = 512
     n_jobs: int | None = None
     normalize_weight: bool = False

@@ -92,8 +92,8 @@ class ElasticMap(FitMixin, EntropicQueries):
         Dimension of the subspace, below that of the data.
     gamma : float, default=10.0
         How much more movement out of the subspace costs.
-    epsilon, max_iter, learning_rate, dual, differentiate, normalize_weight, random_state, dtype, \
-strict, verbose
+    epsilon, tau_a, tau_b, max_iter, learning_rate, dual, differentiate, normalize_weight, \
+random_state, dtype, strict, verbose
         As for `MongeMap`.
 
     Attributes
@@ -117,6 +117,8 @@ strict, verbose
     _: dataclasses.KW_ONLY
     gamma: float = 10.0
     epsilon: float | tuple[float, float] = 0.01
+    tau_a: float = 1.0
+    tau_b: float = 1.0
     max_iter: int = 200
     learning_rate: float = 0.05
     dual: str | DualSolver = "newton"

@@ -73,6 +73,9 @@ class InverseOT(FitMixin, EntropicQueries):
     epsilon : float, default=0.01
         Regularisation: relative to the mean of ½‖x − y‖² over the pairs' clouds in J, and relative
         to the mean cost in the map.
+    tau_a, tau_b : float, default=1.0
+        How strictly the plan of the map keeps weights, as for `MongeMap`. J is that of the pairs'
+        own plan, which has their weights.
     max_iter : int, default=200
         Largest number of L-BFGS iterations.
     many_to_many, normalize_weight, strict
@@ -112,6 +115,8 @@ class InverseOT(FitMixin, EntropicQueries):
     penalty: float = 1e-3
     alpha: float = 0.01
     epsilon: float = 0.01
+    tau_a: float = 1.0
+    tau_b: float = 1.0
     max_iter: int = 200
     many_to_many: bool = False
     normalize_weight: bool = False

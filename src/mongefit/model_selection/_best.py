@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone as unfitted
 
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._fitting.starting import kernel_map
@@ -24,6 +26,7 @@ from mongefit.model_selection._choosing import (
     Loss,
     Scoring,
     check_scoring,
+    check_strengths,
     negligible,
     pick,
     results,
@@ -41,6 +44,7 @@ from mongefit.model_selection._judging import (
     Family,
     HeldOut,
     Judged,
+    Taus,
     judge_family,
 )
 from mongefit.model_selection._keeping import KeptPaths
@@ -91,11 +95,12 @@ def fit_best(
 ) -> Best:  # fmt: skip
     """Choose, fit and report."""
     scoring = check_scoring(settings.scoring)
+    strengths = check_strengths(settings.tau_a, settings.tau_b)
     seed, size = check_seed(settings.random_state), check_max_points(settings.max_points)
     check_switch(settings.normalize_weight, "normalize_weight")
     base = MongeMap(
         many_to_many=True, normalize_weight=settings.normalize_weight, random_state=seed,
-        strict=settings.strict, max_iter=0,
+        strict=settings.strict, max_iter=0, **strengths[0].options,
     )  # fmt: skip
     weights = {"source_weight": source_weight, "target_weight": target_weight}
     if pairs is None or len(pairs) == 0:
@@ -123,7 +128,7 @@ def fit_best(
     chooser = _Chooser.of(known, settings, scoring, seed, size)
     kept = KeptPaths(checkpoint, resume=resume, what=chooser.arrays())
     named = None if settings.candidates is None else check_candidates(settings.candidates)
-    stages = len(FAMILIES) + 1 if named is None else len(named)
+    stages = len(strengths) * len(FAMILIES if named is None else named) + (named is None)
     with (
         ProgressBar(stages + 1, enabled=bool(settings.verbose)) as bar,
         kept.opened(),
@@ -133,12 +138,12 @@ def fit_best(
                 chooser.held, chooser.part, chooser.centre, chooser.scale, scoring, kept, groups
             )
             if named is None:
-                entries = chooser.families(kept, bar, training)
+                entries = chooser.families(strengths, kept, bar, training)
             else:
                 entries = []
-                for name, estimator in named.items():
-                    bar.describe(name)
-                    entries += training.judge(name, estimator)
+                for (name, estimator), taus in itertools.product(named.items(), strengths):
+                    bar.describe(f"{name}{taus}")
+                    entries += training.judge(name, unfitted(estimator).set_params(**taus.options))
                     bar.update()
             best = chooser.pick(entries)
         bar.describe("fitting")
@@ -210,16 +215,20 @@ class _Chooser(NamedTuple):
     def out_of(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(points * self.scale + self.centre)
 
-    def families(self, kept: KeptPaths, bar: ProgressBar, training: Trainer) -> list[Entry]:
+    def families(
+        self, strengths: list[Taus], kept: KeptPaths, bar: ProgressBar, training: Trainer
+    ) -> list[Entry]:
         """The quadratic families in closed form, and those with a matrix trained further."""
         entries: list[Entry] = []
-        for family in FAMILIES:
-            bar.describe(str(family))
-            found = recall(kept, str(family))
+        # Together: where weights are wrong no family looks better than another.
+        for family, taus in itertools.product(FAMILIES, strengths):
+            name = f"{family}{taus}"
+            bar.describe(name)
+            found = recall(kept, name)
             if found is None:
-                found = judge_family(family, self.held, n_jobs=self.n_jobs)
-                keep(kept, str(family), found)
-            entries += [_entry(family, *key, judged) for key, judged in found.items()]
+                found = judge_family(family, self.held, taus, n_jobs=self.n_jobs)
+                keep(kept, name, found)
+            entries += [_entry(family, taus, *key, judged) for key, judged in found.items()]
             bar.update()
         if not entries:
             return entries
@@ -227,28 +236,30 @@ class _Chooser(NamedTuple):
         bar.describe("training")
         if compare.mean(squares(best.judged, self.held)) > negligible(self.held, compare):
             limit = self._first_fold(best)
-            for name, options, lenient in self._to_train(entries):
+            for name, options, lenient in self._to_train(entries, best.taus):
                 estimator = MongeMap(**options)
                 entries += training.judge(name, estimator, lenient * limit)
         bar.update()
         # The simplest first: what leaves the identity step by step comes after what stays there.
         names = [str(family) for family in FAMILIES]
         names.insert(sum(family.diffeo is None for family in FAMILIES), FREE)
-        return sorted(entries, key=lambda entry: names.index(entry.family.removesuffix(TRAINED)))
+        return sorted(entries, key=lambda entry: names.index(entry.kind.removesuffix(TRAINED)))
 
-    def _to_train(self, entries: list[Entry]) -> Iterator[tuple[str, dict[str, Any], float]]:
+    def _to_train(
+        self, entries: list[Entry], taus: Taus
+    ) -> Iterator[tuple[str, dict[str, Any], float]]:
         """What to train: the families with a matrix from where they are best in closed form, and
-        a kernel source map from the identity."""
+        a kernel source map from the identity with these strengths."""
         for diffeo in (None, "affine"):
             name = str(Family(diffeo, "matrix"))
-            same = [entry for entry in entries if entry.family == name]
+            same = [entry for entry in entries if entry.kind == name]
             start = self._pick_or_none(same)
             if start is not None:
                 yield name + TRAINED, start.options | TRAINING, 1.0
         sources = np.unique(self.held.x[self.held.pairs[:, 0]], axis=0)
         phi = kernel_map(sources)
         for epsilon in FREE_EPSILONS:
-            yield FREE, TRAINING | {
+            yield FREE, TRAINING | taus.options | {
                 "cost": "sqeuclidean", "diffeo": (phi, None), "epsilon": epsilon,
                 "diffeo_learning_rate": 0.002, "penalties": [1e-2 * Departure()],
             }, LENIENT  # fmt: skip
@@ -271,8 +282,12 @@ class _Chooser(NamedTuple):
         """The best of each family, and the simple predictors."""
         held, compare = self.held, Comparison(self.held)
         rows: list[tuple[Any, ...]] = []
-        for family in dict.fromkeys(entry.family for entry in entries):
-            same = [entry for entry in entries if entry.family == family]
+        # Of the kind that was chosen every strength, of the others the best.
+        parts: dict[str, list[Entry]] = {}
+        for entry in entries:
+            part = entry.family if entry.kind == best.kind else entry.kind
+            parts.setdefault(part, []).append(entry)
+        for same in parts.values():
             entry = best if best in same else self._pick_or_none(same)
             if entry is None:
                 continue
@@ -282,7 +297,7 @@ class _Chooser(NamedTuple):
             rmse = self.scale * compare.mean(squares(entry.judged, held)) ** 0.5
             energy = self.scale * compare.mean(entry.judged.energy)
             chosen = entry is best
-            rows.append((family, rmse, energy, spread, "candidate", entry.name, chosen))
+            rows.append((entry.family, rmse, energy, spread, "candidate", entry.name, chosen))
         for name, (predicted, predict) in simple.items():
             missed = np.linalg.norm(predicted - held.truth, axis=1)
             rmse, mean = compare.mean(missed**2) ** 0.5, compare.mean(missed)
@@ -329,10 +344,10 @@ class _Chooser(NamedTuple):
         )
 
 
-def _entry(family: Family, epsilon: float, debias: bool, judged: Judged) -> Entry:
+def _entry(family: Family, taus: Taus, epsilon: float, debias: bool, judged: Judged) -> Entry:
     options = {
         "cost": family.cost, "diffeo": family.diffeo, "epsilon": epsilon, "debias": debias,
-        "max_iter": 0,
+        "max_iter": 0, **taus.options,
     }  # fmt: skip
     name = f"{family}, epsilon {epsilon:.2g}" + (", debiased" if debias else "")
-    return Entry(name, options, str(family), judged)
+    return Entry(f"{name}{taus}", options, str(family), judged, taus)

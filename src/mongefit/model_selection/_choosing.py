@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -10,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._regression import standard_error
+from mongefit._validation import check_tau
 from mongefit.errors import OptionError, TrainingError, did_you_mean
 from mongefit.metrics._energy import distances
-from mongefit.model_selection._judging import HeldOut, Judged
+from mongefit.model_selection._judging import STRICT, HeldOut, Judged, Taus
 
 GUARD = 0.5
 """Standard errors by which the RMSE of what is chosen by another score may be above the least."""
@@ -29,16 +31,24 @@ class Entry:
     ----------
     name, options
         What it is, and the options of `MongeMap` that make it.
-    family
-        Candidates of one family differ in epsilon and debiasing only.
+    kind
+        The kind of cost.
     judged
         Its predictions.
+    taus
+        How strictly it keeps weights.
     """
 
     name: str
     options: dict[str, Any]
-    family: str
+    kind: str
     judged: Judged
+    taus: Taus = STRICT
+
+    @property
+    def family(self) -> str:
+        """Candidates of one family differ in epsilon and debiasing only."""
+        return f"{self.kind}{self.taus}"
 
 
 def check_scoring(scoring: Any) -> Scoring | Loss:
@@ -50,6 +60,18 @@ def check_scoring(scoring: Any) -> Scoring | Loss:
         f"predicted) that gives the loss of every row, got {scoring!r}."
         + did_you_mean(str(scoring), get_args(Scoring))
     )
+
+
+def check_strengths(tau_a: Any, tau_b: Any) -> list[Taus]:
+    """What to choose among, from the strictest on; of each side one number or several."""
+    sides = []
+    for name, given in (("tau_a", tau_a), ("tau_b", tau_b)):
+        several = np.ndim(given) == 1 and not isinstance(given, str)
+        if several and not len(given):
+            raise OptionError(f"{name} is empty. Give a number, or several to choose among.")
+        sides.append({check_tau(each, name) for each in (given if several else [given])})
+    both = [Taus(*each) for each in itertools.product(*sides)]
+    return sorted(both, key=lambda taus: (taus.kept, taus), reverse=True)
 
 
 def squares(judged: Judged, known: HeldOut) -> NDArray[np.float64]:
@@ -126,6 +148,7 @@ def pick(
 
     The same goes for those whose error is negligible. Of one family that is the candidate whose
     predictions are spread most like the true targets: a map that shrinks predicts points as well.
+    Weights are kept as strictly as was tried, or as little as the pairs allow.
 
     What is chosen by the score of a distribution has an RMSE close to the least in any case:
     with few pairs a score alone may prefer a map that misses more.
@@ -148,11 +171,26 @@ def pick(
         finite = [k for k in finite if compare.within(missed[k], missed[least], GUARD)]
     best = min(finite, key=lambda k: compare.mean(scores[k]))
     close = [k for k in finite if compare.within(scores[k], scores[best])]
-    family = entries[close[0]].family
+    family = _strength(
+        [entries[k] for k in close if entries[k].kind == entries[close[0]].kind], entries
+    )
     same = [k for k in close if entries[k].family == family]
     if scoring in ("energy", "likelihood"):
         return entries[min(same, key=lambda k: compare.apart(entries[k].judged, known))]
     return entries[min(same, key=lambda k: compare.mean(scores[k]))]
+
+
+def _strength(close: Sequence[Entry], entries: Sequence[Entry]) -> str:
+    """Of candidates of one kind the family to take: that which keeps weights most strictly of all
+    that were tried if it is there, else that which keeps them least.
+
+    Pairs are of points that are on both sides. They show where true moves are refused, which comes
+    of keeping weights too little; what keeping them too much does to the neighbours of points that
+    died or belong to nothing, they hardly show.
+    """
+    strictest = max(taus.kept for taus in {entry.taus for entry in entries})
+    found = [entry for entry in close if entry.taus.kept == strictest]
+    return (found or [min(close, key=lambda entry: entry.taus.kept)])[0].family
 
 
 def results(
@@ -171,9 +209,11 @@ def results(
         mean = np.sqrt(mean)
     order = np.empty(len(entries), np.int64)
     order[np.argsort(mean, kind="stable")] = np.arange(1, len(entries) + 1)
+    taus = {name: [getattr(entry.taus, name) for entry in entries] for name in Taus._fields}
     return {
         "params": [entry.options for entry in entries],
         "name": np.array([entry.name for entry in entries]),
+        **{name: np.array(column) for name, column in taus.items() if min(column) < 1},
         "mean_test_score": -unit * mean,
         "rank_test_score": order,
         "rmse": scale

@@ -17,7 +17,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
-from mongefit._duals import DualProblem, NewtonDual, SymmetricDual, solve_dual
+from mongefit._duals import DualProblem, NewtonDual, SymmetricDual, as_tau, solve_dual
 from mongefit._fitting.starting import STARTED, Start
 from mongefit._regression import Knobs, Regression, regress
 from mongefit._runtime import double_precision, filter_jit, lapack_threads
@@ -44,6 +44,28 @@ class Family(NamedTuple):
         return cost if self.diffeo is None else f"{cost}, {self.diffeo} source"
 
 
+class Taus(NamedTuple):
+    """How strictly the plan keeps the weights of the source and of the target."""
+
+    tau_a: float = 1.0
+    tau_b: float = 1.0
+
+    @property
+    def kept(self) -> float:
+        """How strict they are together."""
+        return self.tau_a * self.tau_b
+
+    @property
+    def options(self) -> dict[str, float]:
+        """Options of `MongeMap`, those alone that are not the default."""
+        return {name: tau for name, tau in self._asdict().items() if tau != 1}
+
+    def __str__(self) -> str:
+        return "".join(f", {name} {tau:g}" for name, tau in self.options.items())
+
+
+STRICT = Taus()
+
 FAMILIES = tuple(
     Family(diffeo, cost)
     for diffeo in (None, "affine", "kernel")
@@ -56,7 +78,7 @@ class Judged(NamedTuple):
     """What a map says of held-out pairs, in common units.
 
     ``predicted`` are points; ``energy`` and ``surprise`` are how well the distribution over targets
-    foretold the true one: the energy score, and −log of the density against the target's weights.
+    foretold the true one: the energy score, and −log of its density against the target's weights.
     """
 
     predicted: Points
@@ -168,7 +190,7 @@ class _Latent(NamedTuple):
         return [float(each) for each in np.unique(found)[::-1]]
 
 
-def _solve(u, v, a, b, epsilon, g_init):
+def _solve(u, v, a, b, epsilon, g_init, taus):
     """Potentials of both clouds, and of the source with itself, and whether all were found."""
 
     def costs(left, right):
@@ -177,9 +199,8 @@ def _solve(u, v, a, b, epsilon, g_init):
 
     C = costs(u, v)
     eps = epsilon * (a @ C @ b)
-    found = solve_dual(
-        DualProblem(C, a, b, eps=eps), g_init=g_init, solver=NewtonDual(), differentiate="none"
-    )
+    problem = DualProblem(C, a, b, eps=eps, tau_a=taus.tau_a, tau_b=taus.tau_b)
+    found = solve_dual(problem, g_init=g_init, solver=NewtonDual(), differentiate="none")
     own = solve_dual(
         DualProblem(costs(u, u), a, a, eps=eps), solver=SymmetricDual(), differentiate="none"
     )
@@ -213,10 +234,14 @@ class _Answer(NamedTuple):
     g: Any
 
 
-def _judge(known: HeldOut, latent: _Latent, fold: Fold, epsilon: float, g_init: Any) -> _Answer:
+def _judge(
+    known: HeldOut, latent: _Latent, fold: Fold, epsilon: float, taus: Taus, g_init: Any
+) -> _Answer:
     u, v = latent.u @ latent.root, known.y @ latent.root
     with double_precision():
-        found = _solve_fast(u, v, fold.a, fold.b, np.float64(epsilon), g_init)
+        # As arrays, so that one program serves all; None for 1.
+        strengths: Any = Taus(*(as_tau(each, "tau", np.float64) for each in taus))
+        found = _solve_fast(u, v, fold.a, fold.b, np.float64(epsilon), g_init, strengths)
     f, g, own, eps, converged, own_converged = map(np.asarray, found)
     if not converged:
         return _Answer((None, None), None)
@@ -226,7 +251,8 @@ def _judge(known: HeldOut, latent: _Latent, fold: Fold, epsilon: float, g_init: 
 
     def judged(moved: Points) -> Judged:
         image = (truth - moved) @ latent.root
-        back = _Soft.of(image, u, fold.a, f, eps).potential
+        # Where mass at x goes is a distribution whatever it grows to: no τ_a here.
+        back = taus.tau_b * _Soft.of(image, u, fold.a, f, eps).potential
         cost = 0.5 * np.sum((u[rows] - image) ** 2, axis=1)
         return Judged(
             there.weights @ known.y + moved,
@@ -242,7 +268,7 @@ def _judge(known: HeldOut, latent: _Latent, fold: Fold, epsilon: float, g_init: 
 
 
 def judge_family(
-    family: Family, known: HeldOut, *, n_jobs: int | None = None
+    family: Family, known: HeldOut, taus: Taus, *, n_jobs: int | None = None
 ) -> dict[tuple[float, bool], Judged]:
     """Every epsilon and debiasing of one family on held-out pairs.
 
@@ -260,7 +286,7 @@ def judge_family(
     with lapack_threads(len(known.x) * len(known.y)), Parallel(n_jobs, prefer="threads") as pool:
         for epsilon in epsilons:
             answers = pool(
-                delayed(_judge)(known, latent, fold, epsilon, start)
+                delayed(_judge)(known, latent, fold, epsilon, taus, start)
                 for latent, fold, start in zip(latents, folds, g, strict=True)
             )
             scores = []

@@ -10,13 +10,20 @@ from numpy.typing import NDArray
 from sklearn.base import clone as unfitted
 
 from mongefit._estimators.monge_map import MongeMap
-from mongefit._fitting import Record, conditional, corrections, log_density, transport_points
+from mongefit._fitting import (
+    Record,
+    conditional,
+    corrections,
+    growth,
+    log_density,
+    transport_points,
+)
 from mongefit._transport import EntropicMap
 from mongefit.errors import TrainingError
 from mongefit.metrics._energy import energy_scores
 from mongefit.model_selection._choosing import Entry
 from mongefit.model_selection._folds import Thinned
-from mongefit.model_selection._judging import Fold, HeldOut, Judged, join
+from mongefit.model_selection._judging import Fold, HeldOut, Judged, Taus, join
 from mongefit.model_selection._keeping import KeptPaths
 from mongefit.model_selection._selecting import smoothed, stopped
 
@@ -62,7 +69,8 @@ class Trainer(NamedTuple):
         options = model.get_params(deep=False)
         own = {option: value for option, value in options.items() if option not in _SET}
         title = f"{name}, {steps} steps" if steps else name
-        return [Entry(title, own, name, next(iter(found.values())))]
+        taus = Taus(float(model.tau_a), float(model.tau_b))
+        return [Entry(f"{title}{taus}", own, name, next(iter(found.values())), taus)]
 
     def _fit(
         self, model: MongeMap, fold: Fold, callback: Callable[[Record], Any] | None = None
@@ -118,7 +126,8 @@ class Trainer(NamedTuple):
         image = np.asarray(transport_points(fitted, points, reverse=False).points, np.float64)
         surprise = np.full(len(points), np.nan)
         if self.scoring == "likelihood":
-            surprise = -log_density(fitted, points, truth - moved)
+            # Of where mass at a point goes, whatever it grows to.
+            surprise = np.log(growth(fitted, points)) - log_density(fitted, points, truth - moved)
         return Judged(
             (image - self.centre) / self.scale,
             energy_scores(weights, self.part.y, truth - moved) / self.scale,

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit.errors import DataError, Option, OptionError, did_you_mean, noted_warnings, warn_user
-from mongefit.single_cell._columns import Times, check_adata, listed, obs_labels, obs_weights
+from mongefit.single_cell._columns import (
+    Times,
+    check_adata,
+    grown_weights,
+    listed,
+    obs_labels,
+    obs_weights,
+)
 from mongefit.single_cell._representation import Fingerprint, Representation, choose_representation
 
 if TYPE_CHECKING:
@@ -41,7 +48,8 @@ class Cells:
     """What `fit` takes from an AnnData: two clouds, what is known of them, where they come from.
 
     ``known`` are pairs by rows of ``x`` and ``y``, and ``groups`` the labels of these rows, None
-    for cells of no known group. ``warnings`` is what the user was warned of on the way.
+    for cells of no known group. ``warnings`` is what the user was warned of on the way. The weights
+    ``a`` and ``b`` come from the columns ``weight_key`` and ``growth_key`` of obs.
     """
 
     times: Times
@@ -53,6 +61,8 @@ class Cells:
     known: KnownPairs | None
     groups: tuple[NDArray[np.object_], NDArray[np.object_]] | None
     warnings: list[str]
+    weight_key: str | None = None
+    growth_key: str | None = None
 
     @property
     def has_clones(self) -> bool:
@@ -92,6 +102,7 @@ def take_cells(
     pairs: Any = None,
     groups_key: str | None = None,
     weight_key: str | None = None,
+    growth_key: str | None = None,
     many_to_many: bool = False,
 ) -> Cells:
     """Take both clouds and what is known of them; see `fit` for the options."""
@@ -113,7 +124,8 @@ def take_cells(
         elif pairs is not None:
             known = named_pairs(adata, pairs, sides, many_to_many=many_to_many)
         groups = None if groups_key is None else shared_groups(adata, groups_key, sides)
-    a, b = (obs_weights(adata, weight_key, rows) for rows in sides)
+        a, b = (obs_weights(adata, weight_key, rows) for rows in sides)
+        a = grown_weights(adata, growth_key, sides[0], times, a)
     rows = np.concatenate(sides)
     representation = choose_representation(
         adata, np.sort(rows), use_rep=use_rep, pca=pca, n_components=n_components
@@ -122,7 +134,7 @@ def take_cells(
     if representation.name != "X":
         kept = Fingerprint.of(adata, representation.name, rows, np.concatenate([x, y]))
         representation = dataclasses.replace(representation, fingerprint=kept)
-    return Cells(times, representation, x, y, a, b, known, groups, notes)
+    return Cells(times, representation, x, y, a, b, known, groups, notes, weight_key, growth_key)
 
 
 def clone_pairs(adata: AnnData, key: str, sides: Sides) -> KnownPairs:

@@ -117,6 +117,12 @@ class Times:
             )
         return np.flatnonzero(np.isin(codes, np.flatnonzero(found)))
 
+    @property
+    def span(self) -> float | None:
+        """From source to target, where both are numbers."""
+        source, target = map(_canonical, (self.source, self.target))
+        return None if isinstance(source, str) or isinstance(target, str) else target - source
+
     def _column_that_fits(self, adata: AnnData) -> Suggestion:
         """Of the columns that hold both values, the one with the fewest others."""
         wanted = {_canonical(self.source), _canonical(self.target)}
@@ -163,9 +169,58 @@ def obs_weights(
     """Weights of some cells, with sum 1; None without a key."""
     if key is None:
         return None
-    column = obs_column(adata, key, "weight_key").iloc[rows]
-    try:
-        weight = column.to_numpy(dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"obs[{key!r}] must hold numbers to weigh cells by: {error}.") from error
+    weight = _numbers(adata, key, "weight_key", rows, "numbers to weigh cells by")
     return check_weights(weight, len(rows), f"obs[{key!r}]", normalize=True)
+
+
+def grown_weights(
+    adata: AnnData,
+    key: str | None,
+    rows: NDArray[np.int64],
+    times: Times,
+    weight: NDArray[np.float64] | None,
+) -> NDArray[np.float64] | None:
+    """Weights of the source times exp(rate · Δt), with sum 1; as they are without a key.
+
+    Rates are those of a column, per unit of time.
+    """
+    if key is None:
+        return weight
+    rate = _numbers(adata, key, "growth_key", rows, "growth rates")
+    if times.span is None:
+        raise DataError(
+            "{growth_key} is a rate per unit of time, and obs[{time!r}] goes from {source!r} to "
+            "{target!r}, which are not both numbers. Give the weights themselves: {weight_key}.",
+            growth_key=Option("growth_key"), weight_key=Option("weight_key"),
+            time=times.key, source=times.source, target=times.target,
+        )  # fmt: skip
+    if not np.all(np.isfinite(rate)):
+        row = int(np.argmin(np.isfinite(rate)))
+        raise DataError(
+            f"obs[{key!r}] is {rate[row]} in {np.sum(~np.isfinite(rate))} of {len(rows)} cells of "
+            f"{times.key} {times.source} (first: {adata.obs_names[rows[row]]!r}). A growth rate is "
+            "a number: fill in 0 for cells that neither divide nor die, or a mean."
+        )
+    base = np.full(len(rows), 1 / len(rows)) if weight is None else weight
+    exponent = np.where(base > 0, rate * times.span, -np.inf)
+    grown = base * np.exp(exponent - exponent.max())
+    grown /= grown.sum()
+    after = 1 / np.sum(grown**2)
+    if after < 0.1 / np.sum(base**2):
+        warn_user(
+            f"With obs[{key!r}] as growth rates over {times.span:g} the {len(rows)} cells of "
+            f"{times.key} {times.source} count as {after:.0f}: a few are said to grow far more "
+            f"than all others. Are these rates per unit of obs[{times.key!r}]?"
+        )
+    return np.asarray(grown)
+
+
+def _numbers(
+    adata: AnnData, key: str, option: str, rows: NDArray[np.int64], what: str
+) -> NDArray[np.float64]:
+    """A column of numbers for some cells."""
+    column = obs_column(adata, key, option).iloc[rows]
+    try:
+        return np.asarray(column.to_numpy(dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"obs[{key!r}] must hold {what}: {error}.") from error

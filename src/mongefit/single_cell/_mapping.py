@@ -50,11 +50,15 @@ class SingleCellMap:
         Column of obs and its values for source and target.
     representation
         Array of obsm, X, or components of X with their mean and loadings.
+    weight_key, growth_key
+        Columns of obs that the weights of the fit came from; None for equal weights.
     """
 
     model: Model
     times: Times
     representation: Representation
+    weight_key: str | None = None
+    growth_key: str | None = None
 
     def save(self, path: StrPath, *, overwrite: bool = False) -> None:
         """Write all of it to one file; `mongefit.single_cell.load` reads it.
@@ -62,6 +66,7 @@ class SingleCellMap:
         `mongefit.load` reads the estimator alone.
         """
         header, tensors = self.representation.describe()
+        header |= {"weight_key": self.weight_key, "growth_key": self.growth_key}
         section = Section(dataclasses.asdict(self.times) | header, tensors)
         save(self.model, path, overwrite=overwrite, single_cell=section)
 
@@ -92,6 +97,7 @@ def fit(
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     groups_key: str | None = None,
     weight_key: str | None = None,
+    growth_key: str | None = None,
     model: Model | None = None,
     verbose: int = 0,
 ) -> SingleCellMap:
@@ -123,6 +129,10 @@ def fit(
     weight_key
         Column of obs with weights of cells, non-negative; those of each time are divided by their
         sum. By default all cells of a time weigh the same.
+    growth_key
+        Column of obs with the growth rate of the cells of the source, births less deaths per unit
+        of time: they weigh exp(rate · Δt), Δt the difference of the two times, times the weights
+        of ``weight_key`` if any. What is known of growth otherwise goes into ``weight_key``.
     model
         What to fit: an estimator with options, which is itself not changed; by default
         ``MongeMapCV()``, whose options are chosen by clones or pairs that were held out. An
@@ -145,7 +155,7 @@ def fit(
     cells = take_cells(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
         n_components=n_components, pair_key=pair_key, pairs=pairs, groups_key=groups_key,
-        weight_key=weight_key, many_to_many=many_to_many,
+        weight_key=weight_key, growth_key=growth_key, many_to_many=many_to_many,
     )  # fmt: skip
     return with_origin(_fit(cells, MongeMapCV(verbose=verbose) if model is None else model), cells)
 
@@ -171,7 +181,9 @@ def with_origin(model: Model, cells: Cells) -> SingleCellMap:
     """A model that was fitted to cells, with where these came from."""
     if not isinstance(model, EnsembleMap):
         model.diagnostics_["input_warnings"][:0] = cells.warnings
-    return SingleCellMap(model, cells.times, cells.representation)
+    return SingleCellMap(
+        model, cells.times, cells.representation, cells.weight_key, cells.growth_key
+    )
 
 
 def select(
@@ -186,6 +198,7 @@ def select(
     pair_key: str | None = None,
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     weight_key: str | None = None,
+    growth_key: str | None = None,
     candidates: Candidates = None,
     n_folds: int | None = None,
     max_cells: int | None = 512,
@@ -198,7 +211,8 @@ def select(
 
     Parameters
     ----------
-    adata, time_key, source, target, use_rep, pca, n_components, pair_key, pairs, weight_key
+    adata, time_key, source, target, use_rep, pca, n_components, pair_key, pairs, weight_key, \
+growth_key
         As in `fit`; clones or pairs are needed.
     candidates
         Estimators to choose among; by default `mongefit.model_selection.default_candidates`.
@@ -210,6 +224,7 @@ def select(
     cells = _take(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
         n_components=n_components, pair_key=pair_key, pairs=pairs, weight_key=weight_key,
+        growth_key=growth_key,
     )  # fmt: skip
     found = choose(
         candidates, cells.x, cells.y, **cells.known_pairs(), n_folds=n_folds, max_points=max_cells,
@@ -230,6 +245,7 @@ def cross_validate(
     pair_key: str | None = None,
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     weight_key: str | None = None,
+    growth_key: str | None = None,
     candidates: Candidates = None,
     n_folds: int | None = None,
     max_cells: int | None = 512,
@@ -243,6 +259,7 @@ def cross_validate(
     cells = _take(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
         n_components=n_components, pair_key=pair_key, pairs=pairs, weight_key=weight_key,
+        growth_key=growth_key,
     )  # fmt: skip
     return validate(
         candidates, cells.x, cells.y, **cells.known_pairs(), n_folds=n_folds, max_points=max_cells,
@@ -327,8 +344,11 @@ def load(path: StrPath, *, classes: Sequence[type] = ()) -> SingleCellMap:
         texts = [section.header[name] for name in ("key", "source", "target", "use_rep")]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("a name is not text")
+        keys = [section.header.get(name) for name in ("weight_key", "growth_key")]
+        if not all(isinstance(key, str | None) for key in keys):
+            raise ValueError("a column is not text")
         representation = Representation.restore(*section, dim=model.n_features_in_)
-        return SingleCellMap(model, Times(*texts[:3]), representation)
+        return SingleCellMap(model, Times(*texts[:3]), representation, *keys)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{os.fspath(path)} is not a valid model: what it says of cells cannot be right "
@@ -366,6 +386,7 @@ def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
         "target": model.times.target,
         "use_rep": "pca" if model.representation.pca is not None else model.representation.name,
         "n_components": fitted.n_features_in_,
+        **{name: key for name in ("weight_key", "growth_key") if (key := getattr(model, name))},
         "inverse": inverse,
         "options": {name: _writable(each) for name, each in options.items() if each is not None},
         "versions": {"mongefit": mongefit.__version__, **recorded_versions()},
