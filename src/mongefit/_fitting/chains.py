@@ -57,9 +57,10 @@ def growth_over(chain: Chain, points: Matrix) -> NDArray[np.float64]:
     total = np.mean([growth(each, points) for each in first], axis=0)
     if not rest:
         return total
-    middle = fitted_points(first[0])
-    weights = find_conditional(first, points).weights
-    return np.asarray(total * (weights @ growth_over(rest, middle)))
+    following = growth_over(rest, fitted_points(first[0]))
+    if np.all(following == 1):
+        return total
+    return np.asarray(total * (find_conditional(first, points).weights @ following))
 
 
 def move_over(chain: Chain, mass: Matrix, *, reverse: bool = False) -> Matrix:
