@@ -47,7 +47,7 @@ def made_up(leg: tuple[int, int], known: dict[str, Any]) -> None:
         clouds, new = sample(400, draw), sample(400, 100 + draw)
         for name, legs in known.items():
             cost = "matrix" if legs else "sqeuclidean"
-            model = TemporalMap(cost=cost, epsilon=0.02, max_iter=150)
+            model = TemporalMap(cost=cost, epsilon=(0.05, 0.005), max_iter=150)
             model.fit(clouds, pairs=dict.fromkeys(legs, rows) if legs else None)
             moved = model.transform(new[leg[0]], *leg)
             errors.setdefault(name, []).append(rmse(moved, new[leg[1]]))

@@ -1,9 +1,10 @@
 """Fit small problems of every shape on an accelerator: one line each, non-zero exit on a failure.
 
-    python tools/gpu_check.py [--part K/N] [--steps S]
+    python tools/gpu_check.py [--part K/N] [--steps S] [--every]
 
-Every number of features from 1 to 20, 32 and 50, sizes from 50 to 2,000 points, all precisions, h
-symmetric or not, with flows or without; then batches and several starts. Tests have no
+Every number of features from 1 to 20, 32 and 50 with every size from 50 to 2,000 points and every
+precision; h symmetric or not, flows, batches, several starts and the other families take turns,
+so that each meets every number of features. With ``--every`` they meet all else too. Tests have no
 accelerator, and a program may fail in one dimension alone. A warning that a program was compiled
 again without options counts as a failure. On a CPU the sweep runs too, to try the script.
 """
@@ -26,23 +27,29 @@ SIZES = (50, 177, 256, 600, 2000)
 DTYPES = ("float64", "mixed", "float32")
 
 
-def cases() -> list[dict[str, Any]]:
-    """All combinations, those that differ in sizes and precision alone next to each other."""
-    plain = [
-        {"d": d, "n": n, "dtype": dtype, "symmetric": symmetric, "diffeo": diffeo}
-        for d, symmetric, diffeo, n, dtype in itertools.product(
-            DIMENSIONS, (True, False), (None, "separate"), SIZES, DTYPES
-        )
-        # Flows are the same programs in every size: two sizes show that they run.
-        if diffeo is None or n in (177, 600)
-    ]
-    more = [
-        {"d": d, "n": 600, "dtype": dtype, "symmetric": True, "diffeo": None} | options
-        for d, dtype, options in itertools.product(
-            DIMENSIONS, DTYPES, ({"batch_size": 128}, {"n_init": 3})
-        )
-    ]
-    return plain + more
+FAMILIES: tuple[dict[str, Any], ...] = (
+    {"cost": "matrix"}, {"diffeo": "affine"}, {"diffeo": "kernel"}, {"tau_a": 0.9}, {"legs": 2}
+)  # fmt: skip
+
+
+def cases(every: bool) -> list[dict[str, Any]]:
+    """All combinations, or those in which the other settings take turns."""
+    chosen = []
+    for turn, d in enumerate(DIMENSIONS):
+        for k, (n, dtype) in enumerate(itertools.product(SIZES, DTYPES)):
+            # Flows are the same programs in every size: two sizes show that they run.
+            flows: tuple[str | None, ...] = (None, "separate") if n in (177, 600) else (None,)
+            ways = list(itertools.product((True, False), flows))
+            for symmetric, diffeo in ways if every else [ways[(turn + k) % len(ways)]]:
+                chosen.append(
+                    {"d": d, "n": n, "dtype": dtype, "symmetric": symmetric, "diffeo": diffeo}
+                )
+        others = [{"batch_size": 128}, {"n_init": 3}]
+        others += FAMILIES if every else [FAMILIES[turn % len(FAMILIES)]]
+        for k, options in enumerate(others):
+            for dtype in DTYPES if every else [DTYPES[(turn + k) % len(DTYPES)]]:
+                chosen.append({"d": d, "n": 600, "dtype": dtype} | options)
+    return chosen
 
 
 def check(case: dict[str, Any], steps: int) -> str:
@@ -52,11 +59,18 @@ def check(case: dict[str, Any], steps: int) -> str:
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(n, d)), rng.normal(size=(n, d)) + 1
     pairs = np.stack([np.arange(20)] * 2, axis=1)
-    model = mongefit.MongeMap(max_iter=steps, epsilon=0.1, **options)
+    legs = options.pop("legs", 0)
+    kind = mongefit.TemporalMap if legs else mongefit.MongeMap
+    model: Any = kind(max_iter=steps, epsilon=0.1, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            mapped = model.fit(X, Y, pairs=pairs).transform(X[:8])
+            if legs:
+                clouds = [X, Y, X[: n // 2]]
+                model.fit(clouds, pairs={(0, 1): pairs, (0, 2): pairs[:5], (1, 2): pairs[:9]})
+            else:
+                model.fit(X, Y, pairs=pairs)
+            mapped = model.transform(X[:8])
         except Exception as error:  # whatever the compiler throws
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     again = [str(each.message) for each in caught if "compiled again" in str(each.message)]
@@ -69,10 +83,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", default="1/1", help="this part of so many, such as 2/3")
     parser.add_argument("--steps", type=int, default=3, help="training steps of each fit")
+    parser.add_argument("--every", action="store_true", help="all combinations")
     parser.add_argument("--most", type=int, help="stop after so many cases")
     arguments = parser.parse_args()
     part, parts = map(int, arguments.part.split("/"))
-    chosen = cases()[part - 1 :: parts][: arguments.most]
+    chosen = cases(arguments.every)[part - 1 :: parts][: arguments.most]
     failed = 0
     for number, case in enumerate(chosen, 1):
         started = time.perf_counter()

@@ -229,7 +229,7 @@ def leave_time_out(
         The Sinkhorn divergence from the points of this time, of the interpolation of the model, of
         that of squared Euclidean at the same epsilon, of the clouds at the times before and after,
         and of one half of the points from the other, which is what the number of points allows.
-        ``rmse_to_learned`` is how far apart the two interpolations are.
+        Points are interpolated from both sides; those of the nearer time weigh more.
     """
     every = list(times)
     if time not in every[1:-1]:
@@ -250,17 +250,28 @@ def leave_time_out(
     weights = {name: kept[name] for name in kept if name not in COMPOSED}
     plain = unfitted(model).set_params(cost="sqeuclidean", diffeo=None)
     euclidean = plain.fit(points, remaining, **weights)
-    start = points[remaining.index(before)]
+    start, end = (points[remaining.index(at)] for at in (before, after))
+    ways = {"interpolation": fitted, "squared Euclidean": euclidean}
+    # From both sides: each has the details of its own cells.
     moved = {
-        "interpolation": fitted.interpolate(start, before, after, at=time),
-        "squared Euclidean": euclidean.interpolate(start, before, after, at=time),
-        f"cells of {before}": start,
-        f"cells of {after}": points[remaining.index(after)],
+        name: np.concatenate(
+            [
+                each.interpolate(start, before, after, at=time),
+                each.interpolate(end, after, before, at=time),
+            ]
+        )
+        for name, each in ways.items()
     }
+    share = (time - before) / (after - before)  # type: ignore[operator]
+    mass = np.concatenate(
+        [np.full(len(start), (1 - share) / len(start)), np.full(len(end), share / len(end))]
+    )
+    weight = dict.fromkeys(moved, mass)
+    moved |= {f"cells of {before}": start, f"cells of {after}": end}
     scale: dict[str, Any] = {}
     rows = []
     for name, where in moved.items():
-        found = sinkhorn_divergence(where, truth, **scale)
+        found = sinkhorn_divergence(where, truth, source_weight=weight.get(name), **scale)
         scale = {"eps": found.eps}
         rows.append({"name": name, "divergence": float(found)})
     halves = np.random.default_rng(0).permutation(len(truth))
