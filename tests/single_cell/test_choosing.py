@@ -106,7 +106,7 @@ class TestEnsembles:
 
 
 def test_clones_may_have_several_fates(cells):
-    """With `Likelihood` pairs by name may name several targets of a source, and no option is set."""
+    """With `Likelihood` pairs by name may name several targets of a source."""
     likelihood = MongeMap(**SMALL, losses=[Likelihood()])
     fitted = single_cell.fit(cells, **KEYS, model=likelihood)
     assert not fitted.model.many_to_many and fitted.model.n_iter_ > 0
