@@ -7,6 +7,7 @@ import pytest
 
 from mongefit import EnsembleMap, MongeMap, MongeMapCV, single_cell
 from mongefit.errors import DataError
+from mongefit.losses import Likelihood
 
 anndata = pytest.importorskip("anndata")
 pandas = pytest.importorskip("pandas")
@@ -102,3 +103,17 @@ class TestEnsembles:
     def test_without_clones_there_is_nothing_to_resample(self, cells):
         with pytest.raises(DataError, match="resamples clones"):
             single_cell.fit(cells, **(KEYS | {"pair_key": None}), model=EnsembleMap())
+
+
+def test_clones_may_have_several_fates(cells):
+    """With `Likelihood` pairs by name may name several targets of a source."""
+    likelihood = MongeMap(**SMALL, losses=[Likelihood()])
+    fitted = single_cell.fit(cells, **KEYS, model=likelihood)
+    assert not fitted.model.many_to_many and fitted.model.n_iter_ > 0
+    points = fitted.coordinates(cells, fitted.times.rows(cells, target=False))
+    assert fitted.model.conditional(points).shape == (N, N)
+    keys = {name: key for name, key in KEYS.items() if name != "pair_key"}
+    named = [("c0", f"c{N}"), ("c0", f"c{N + 1}"), ("c2", f"c{N + 2}")]
+    assert single_cell.fit(cells, **keys, pairs=named, model=likelihood).model.n_iter_ > 0
+    with pytest.raises(DataError, match="many_to_many"):
+        single_cell.fit(cells, **keys, pairs=named, model=MongeMap(**SMALL))
