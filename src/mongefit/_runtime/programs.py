@@ -19,12 +19,16 @@ from mongefit.errors import warn_user
 filter_jit: Any = eqx.filter_jit
 """`equinox.filter_jit`, whose annotations leave out the options that it passes to `jax.jit`."""
 
-QUICK = {"xla_gpu_enable_triton_gemm": False}
+_WHOLE = {"xla_gpu_enable_dynamic_slice_fusion": False}
+"""Copy a part of an array before it is multiplied. XLA would pass its place in the whole, which need
+not be aligned as cuBLAS wants it: with 8 and 32 features that failed."""
+
+QUICK = _WHOLE | {"xla_gpu_enable_triton_gemm": False}
 """Matrix products by the vendor's library alone. XLA would otherwise write several programs for
 each and time them, which takes longer than all other compilation. They would be 10 % faster for
 small problems, and 25 % for large ones."""
 
-TUNED = {"xla_gpu_dot_merger_threshold_mb": 0}
+TUNED = _WHOLE | {"xla_gpu_dot_merger_threshold_mb": 0}
 """Do not merge matrix products that share a factor: XLA would write the other factors side by side
 to memory for that."""
 
