@@ -276,13 +276,15 @@ def test_the_least_strict_is_taken_where_pairs_reject_the_strictest():
     def best(*entries):
         return pick(entries, held, "energy", lambda points: points).taus
 
-    strict, poor = entry(0.1), entry(0.2)
-    near = [entry(0.1, tau) for tau in (0.9, 0.7, 0.5)]
-    far = entry(0.3, 0.1)
-    same = [Entry("", {}, "Euclidean", strict.judged, each.taus) for each in near]
-    assert best(strict, *same, far) == (1, 1)
-    agree = [Entry("", {}, "Euclidean", near[0].judged, each.taus) for each in near]
-    assert best(poor, *agree, far) == (0.5, 1)
+    def like(other, kind, *taus):
+        return Entry("", {}, kind, other.judged, Taus(*taus))
+
+    good, poor = entry(0.1), entry(0.3)
+    relaxed = [like(good, "Euclidean", tau) for tau in (0.9, 0.7, 0.5)]
+    assert best(good, *relaxed, like(poor, "Euclidean", 0.1)) == (1, 1)
+    assert best(poor, *relaxed, like(poor, "Euclidean", 0.1)) == (0.5, 1)
+    # Another kind of cost explains the pairs with weights kept.
+    assert best(poor, *relaxed, like(good, "matrix")) == (1, 1)
 
 
 def test_strengths_are_tried_from_the_strictest_on():
