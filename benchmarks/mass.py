@@ -199,46 +199,43 @@ def report(rows: list[dict[str, Any]]) -> None:
             mean = spread(row["rmse_fitted"] for row in found)
             print(f"| {distance or 'none'} | {name} | {mean} | {' | '.join(ratios)} | {taus} |")
     if of(part="larry"):
-        print("\n| blood progenitors | RMSE | energy score | divergence | tau_a | died |")
-        print("|---|---:|---:|---:|---|---:|")
+        print("\n| blood progenitors | RMSE | energy score | divergence | died | tau_a |")
+        print("|---|---:|---:|---:|---:|---|")
         for name in LARRY:
             found = of(part="larry", name=name)
             if not found:
                 continue
-            weight, squares, energy = (
-                np.concatenate([row[key] for row in found])
-                for key in ("weight", "squares", "energy")
-            )
-            clone = np.concatenate([row["clone"] for row in found])
             first = of(part="larry", name="equal weights")[: len(found)]
-            apart = ""
-            if name != "equal weights":
-                others = (
-                    np.concatenate([row[key] for row in first]) for key in ("squares", "energy")
-                )
-                apart = [
-                    difference(mine, other, weight, clone)
-                    for mine, other in zip((squares, energy), others, strict=True)
-                ]
-            error = np.average(squares, weights=weight) ** 0.5
-            mean = np.average(energy, weights=weight)
-            taus = ", ".join(f"{row['tau_a']:g}" for row in found)
-            print(
-                f"| {name} | {error:.2f}{apart and f' ({apart[0]})'} | "
-                f"{mean:.2f}{apart and f' ({apart[1]})'} | "
-                f"{spread(row['divergence'] for row in found)} | {taus} | "
-                f"{spread(row['died'] for row in found)} |"
+            weight, clone = (
+                np.concatenate([row[key] for row in found]) for key in ("weight", "clone")
             )
+            cells = []
+            for key, power in (("squares", 0.5), ("energy", 1.0)):
+                mine, other = (
+                    np.concatenate([row[key] for row in rows]) for rows in (found, first)
+                )
+                cells.append(f"{np.average(mine, weights=weight) ** power:.2f}")
+                if found != first:
+                    cells[-1] += f" ({difference(mine, other, weight, clone, power)})"
+            taus = ", ".join(f"{row['tau_a']:g}" for row in found)
+            others = (spread(row[key] for row in found) for key in ("divergence", "died"))
+            print(f"| {name} | {' | '.join(cells)} | {' | '.join(others)} | {taus} |")
 
 
-def difference(mine: np.ndarray, other: np.ndarray, weight: np.ndarray, clone: np.ndarray) -> str:
-    """A 95 % interval of the difference of two means, over resampled clones."""
+def difference(
+    mine: np.ndarray, other: np.ndarray, weight: np.ndarray, clone: np.ndarray, power: float
+) -> str:
+    """A 95 % interval of mean(mine)^power − mean(other)^power, over resampled clones."""
     _, clone = np.unique(clone, return_inverse=True)
-    sums = np.bincount(clone, weight * (mine - other)), np.bincount(clone, weight)
+    total = np.bincount(clone, weight)
     drawn = np.random.default_rng(0).multinomial(
-        len(sums[0]), np.full(len(sums[0]), 1 / len(sums[0])), size=10_000
+        len(total), np.full(len(total), 1 / len(total)), size=10_000
     )
-    low, high = np.quantile((drawn @ sums[0]) / (drawn @ sums[1]), [0.025, 0.975])
+    first, second = (
+        (drawn @ np.bincount(clone, weight * each) / (drawn @ total)) ** power
+        for each in (mine, other)
+    )
+    low, high = np.quantile(first - second, [0.025, 0.975])
     return f"{low:+.2f} to {high:+.2f}"
 
 

@@ -22,7 +22,7 @@ pairs = np.stack([source, np.arange(len(Y))], axis=1)[source % 8 < 2]
 
 kept = MongeMap(cost="sqeuclidean", epsilon=0.02).fit(X, Y)
 grown = MongeMap(cost="sqeuclidean", epsilon=0.02, tau_a=0.9).fit(X, Y)
-chosen = MongeMapCV(tau_a=[1, 0.9, 0.7]).fit(X, Y, pairs=pairs)
+chosen = MongeMapCV(tau_a=[1, 0.9]).fit(X, Y, pairs=pairs)
 print(chosen.report_)
 
 figure = Figure(figsize=(10, 3.8), layout="constrained")

@@ -145,7 +145,7 @@ def fitted():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "judge", lambda *args: [])
         x, y, _, source = two_kinds()
-        model = MongeMapCV(tau_a=[0.9, 1, 0.99])
+        model = MongeMapCV(tau_a=[0.9, 1, 0.99], cv=2)
         return model.fit(x, y, pairs=some_pairs(x, y, source))
 
 
@@ -163,7 +163,7 @@ class TestChosen:
         for each in (0, 1):
             expected = true[kind == each].mean()
             assert fitted.growth_[kind == each].mean() == pytest.approx(expected, rel=0.1)
-        kept = MongeMapCV().fit(x, y, pairs=some_pairs(x, y, source))
+        kept = MongeMapCV(cv=2).fit(x, y, pairs=some_pairs(x, y, source))
         truth = x + np.array([0.0, 3.0])
         assert fitted.score(x, truth) > kept.score(x, truth) / 3
         assert fitted.best_params_["tau_a"] < 1 and "tau_b" not in fitted.best_params_
@@ -198,12 +198,12 @@ class TestChosen:
         x = two_kinds()[0]
         y = x + np.array([0.0, 3.0])
         pairs = np.stack([np.arange(N)] * 2, axis=1)[::2]
-        model = MongeMapCV(tau_a=[1, 0.9]).fit(x, y, pairs=pairs)
+        model = MongeMapCV(tau_a=[1, 0.9], cv=2).fit(x, y, pairs=pairs)
         assert "tau_a" not in model.best_params_ and np.all(model.growth_ == 1)
 
     def test_a_number_holds_for_every_candidate(self):
         x, y, _, source = two_kinds()
-        model = MongeMapCV(tau_a=0.9, tau_b=np.float64(0.95))
+        model = MongeMapCV(tau_a=0.9, tau_b=np.float64(0.95), cv=2)
         model.fit(x, y, pairs=some_pairs(x, y, source))
         assert set(model.cv_results_["tau_a"]) == {0.9}
         assert set(model.cv_results_["tau_b"]) == {0.95}
@@ -226,9 +226,9 @@ class TestChosen:
 
         monkeypatch.setattr(_best, "judge_family", stop_at_the_third)
         with pytest.raises(KeyboardInterrupt):
-            MongeMapCV(tau_a=[1, 0.9]).fit(x, y, **told)
+            MongeMapCV(tau_a=[1, 0.9], cv=2).fit(x, y, **told)
         # The strengths that were judged are known by their names.
-        resumed = MongeMapCV(tau_a=[1, 0.9]).fit(x, y, **told, resume=True)
+        resumed = MongeMapCV(tau_a=[1, 0.9], cv=2).fit(x, y, **told, resume=True)
         assert len(calls) == 3 + 2 * len(_best.FAMILIES) - 2
         assert resumed.best_params_["tau_a"] == 0.9
 
@@ -248,13 +248,13 @@ def test_closed_forms_say_what_fitted_maps_say(monkeypatch):
     """Of new points: what a point grows to does not make where it goes more likely."""
     x, y, _, source = two_kinds()
     pairs = some_pairs(x, y, source)
-    options = {"tau_a": 0.8, "tau_b": 0.9, "scoring": "likelihood"}
+    options = {"tau_a": 0.8, "tau_b": 0.9, "scoring": "likelihood", "cv": 2}
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "judge", lambda *args: [])
         chosen = MongeMapCV(**options).fit(x, y, pairs=pairs).cv_results_
     for k in (0, 3):
         assert chosen["name"][k].startswith("Euclidean, epsilon")
-        own = MongeMapCV(MongeMap(**chosen["params"][k]), scoring="likelihood").fit(
+        own = MongeMapCV(MongeMap(**chosen["params"][k]), scoring="likelihood", cv=2).fit(
             x, y, pairs=pairs
         )
         assert own.best_score_ == pytest.approx(chosen["mean_test_score"][k], rel=1e-6)
@@ -276,13 +276,15 @@ def test_the_least_strict_is_taken_where_pairs_reject_the_strictest():
     def best(*entries):
         return pick(entries, held, "energy", lambda points: points).taus
 
-    strict, poor = entry(0.1), entry(0.2)
-    near = [entry(0.1, tau) for tau in (0.9, 0.7, 0.5)]
-    far = entry(0.3, 0.1)
-    same = [Entry("", {}, "Euclidean", strict.judged, each.taus) for each in near]
-    assert best(strict, *same, far) == (1, 1)
-    agree = [Entry("", {}, "Euclidean", near[0].judged, each.taus) for each in near]
-    assert best(poor, *agree, far) == (0.5, 1)
+    def like(other, kind, *taus):
+        return Entry("", {}, kind, other.judged, Taus(*taus))
+
+    good, poor = entry(0.1), entry(0.3)
+    relaxed = [like(good, "Euclidean", tau) for tau in (0.9, 0.7, 0.5)]
+    assert best(good, *relaxed, like(poor, "Euclidean", 0.1)) == (1, 1)
+    assert best(poor, *relaxed, like(poor, "Euclidean", 0.1)) == (0.5, 1)
+    # Another kind of cost explains the pairs with weights kept.
+    assert best(poor, *relaxed, like(good, "matrix")) == (1, 1)
 
 
 def test_strengths_are_tried_from_the_strictest_on():

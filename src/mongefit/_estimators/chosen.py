@@ -47,7 +47,7 @@ class MongeMapCV(Saved, EntropicQueries):
     tau_a, tau_b : float or sequence of float, default=1.0
         How strictly the plan keeps the weights of the source and of the target, as for `MongeMap`:
         a number for every candidate, or several to choose among, ``tau_a=[1, 0.9, 0.7]``. The
-        strictest is taken if it cannot be told from the best, else the least strict that cannot.
+        largest is taken where it cannot be told from the best, else the least that cannot.
         Where they are not 1 they replace those of ``candidates``. The choice takes as many times
         longer as there are of them.
     max_points : int or None, default=512

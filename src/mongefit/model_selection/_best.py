@@ -284,9 +284,9 @@ class _Chooser(NamedTuple):
         rows: list[tuple[Any, ...]] = []
         # Of the kind that was chosen every strength, of the others the best.
         parts: dict[str, list[Entry]] = {}
-        for entry in entries:
-            part = entry.family if entry.kind == best.kind else entry.kind
-            parts.setdefault(part, []).append(entry)
+        for each in entries:
+            part = each.family if each.kind == best.kind else each.kind
+            parts.setdefault(part, []).append(each)
         for same in parts.values():
             entry = best if best in same else self._pick_or_none(same)
             if entry is None:

@@ -171,26 +171,27 @@ def pick(
         finite = [k for k in finite if compare.within(missed[k], missed[least], GUARD)]
     best = min(finite, key=lambda k: compare.mean(scores[k]))
     close = [k for k in finite if compare.within(scores[k], scores[best])]
-    family = _strength(
-        [entries[k] for k in close if entries[k].kind == entries[close[0]].kind], entries
-    )
+    family = _family([entries[k] for k in close], entries)
     same = [k for k in close if entries[k].family == family]
     if scoring in ("energy", "likelihood"):
         return entries[min(same, key=lambda k: compare.apart(entries[k].judged, known))]
     return entries[min(same, key=lambda k: compare.mean(scores[k]))]
 
 
-def _strength(close: Sequence[Entry], entries: Sequence[Entry]) -> str:
-    """Of candidates of one kind the family to take: that which keeps weights most strictly of all
-    that were tried if it is there, else that which keeps them least.
+def _family(close: Sequence[Entry], entries: Sequence[Entry]) -> str:
+    """The simplest family that keeps weights as strictly as any that was tried; if there is none,
+    the least strict of the simplest kind.
 
     Pairs are of points that are on both sides. They show where true moves are refused, which comes
     of keeping weights too little; what keeping them too much does to the neighbours of points that
     died or belong to nothing, they hardly show.
     """
-    strictest = max(taus.kept for taus in {entry.taus for entry in entries})
+    strictest = max(entry.taus.kept for entry in entries)
     found = [entry for entry in close if entry.taus.kept == strictest]
-    return (found or [min(close, key=lambda entry: entry.taus.kept)])[0].family
+    if not found:
+        same = [entry for entry in close if entry.kind == close[0].kind]
+        found = [min(same, key=lambda entry: entry.taus.kept)]
+    return found[0].family
 
 
 def results(

@@ -56,7 +56,7 @@ class Taus(NamedTuple):
         return self.tau_a * self.tau_b
 
     @property
-    def options(self) -> dict[str, float]:
+    def options(self) -> dict[str, Any]:
         """Options of `MongeMap`, those alone that are not the default."""
         return {name: tau for name, tau in self._asdict().items() if tau != 1}
 
@@ -240,8 +240,8 @@ def _judge(
     u, v = latent.u @ latent.root, known.y @ latent.root
     with double_precision():
         # As arrays, so that one program serves all; None for 1.
-        strengths: Any = Taus(*(as_tau(each, "tau", np.float64) for each in taus))
-        found = _solve_fast(u, v, fold.a, fold.b, np.float64(epsilon), g_init, strengths)
+        both: Any = [as_tau(each, "tau", np.float64) for each in taus]
+        found = _solve_fast(u, v, fold.a, fold.b, np.float64(epsilon), g_init, Taus(*both))
     f, g, own, eps, converged, own_converged = map(np.asarray, found)
     if not converged:
         return _Answer((None, None), None)
