@@ -20,8 +20,8 @@ filter_jit: Any = eqx.filter_jit
 """`equinox.filter_jit`, whose annotations leave out the options that it passes to `jax.jit`."""
 
 _WHOLE = {"xla_gpu_enable_dynamic_slice_fusion": False}
-"""Copy a part of an array before it is multiplied. XLA would pass its place in the whole, which need
-not be aligned as cuBLAS wants it: with 8 and 32 features that failed."""
+"""Copy a part of an array before it is multiplied. XLA would pass its place in the whole, which
+need not be aligned as cuBLAS wants it: with 8 and 32 features that failed."""
 
 QUICK = _WHOLE | {"xla_gpu_enable_triton_gemm": False}
 """Matrix products by the vendor's library alone. XLA would otherwise write several programs for
