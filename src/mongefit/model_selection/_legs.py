@@ -230,6 +230,17 @@ def leave_time_out(
         that of squared Euclidean at the same epsilon, of the clouds at the times before and after,
         and of one half of the points from the other, which is what the number of points allows.
         Points are interpolated from both sides; those of the nearer time weigh more.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mongefit import TemporalMap
+    >>> from mongefit.model_selection import leave_time_out
+    >>> X = np.random.default_rng(0).normal(size=(40, 2))
+    >>> model = TemporalMap(cost="sqeuclidean", epsilon=0.01)
+    >>> table = leave_time_out(model, [X, X + 1, X + 2], [2, 4, 6], time=4)
+    >>> table.rows[0]["divergence"] < table.rows[2]["divergence"]
+    True
     """
     every = list(times)
     if time not in every[1:-1]:
@@ -302,6 +313,13 @@ def growth_of_clones(
     Table
         A row for each clone that has source points: its sizes, the mean growth of its source
         points, and the ratio of its sizes. The note has Spearman's correlation of both.
+
+    Examples
+    --------
+    >>> from mongefit.model_selection import growth_of_clones
+    >>> table = growth_of_clones([0.5, 2.0], ["a", "b"], ["a", "b", "b", "b"])
+    >>> [row["ratio"] for row in table.rows]
+    [1.0, 3.0]
     """
     from scipy.stats import spearmanr
 
