@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from mongefit import MongeMap, TemporalMap, load
+from mongefit._cli import cli
 from mongefit.errors import DataError, OptionError
 from mongefit.losses import Likelihood
 from mongefit.metrics import energy_score, rmse
@@ -230,6 +232,9 @@ def test_files_keep_every_leg(fitted, grown, tmp_path):
     legs = TemporalMap(cost="sqeuclidean", epsilon=0.1).fit(legs={"a": (X, X + 1)})
     legs.save(tmp_path / "legs.mongefit")
     assert list(load(tmp_path / "legs.mongefit").legs_) == ["a"]
+    for name, leg in (("0", "leg 2 to 4"), ("legs", "leg a")):
+        said = CliRunner().invoke(cli, ["info", str(tmp_path / f"{name}.mongefit"), "--cost"])
+        assert said.exit_code == 0 and leg in said.output and "curvature" in said.output
 
 
 def test_held_out_clones_over_legs():

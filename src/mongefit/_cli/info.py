@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import click
@@ -26,8 +27,8 @@ def info(console: Console, model: str, cost: bool) -> None:
 
     header = read_header(model)
     with safe_open(model, framework="numpy") as file:
-        names = file.keys()
-        losses = file.get_tensor("history.loss") if "history.loss" in names else []
+        kept = {"history.loss", "legs[0].history.loss"} & set(file.keys())
+        losses = file.get_tensor(kept.pop()) if kept else []
     final_loss = float(losses[-1]) if len(losses) else None
     try:
         lines = _describe(header, final_loss)
@@ -44,7 +45,9 @@ def _explain(console: Console, model: str) -> dict[str, Any]:
     from mongefit._storage.models import load
     from mongefit.explain import explain_cost
 
-    found = explain_cost(load(model))
+    fitted = load(model)
+    # The legs of a TemporalMap have one cost.
+    found = explain_cost(next(iter(fitted.legs_.values())) if hasattr(fitted, "legs_") else fitted)
     console.say(f"\n{found}")
     shares = {name: getattr(found, name) for name in ("euclidean", "anisotropy", "variation")}
     directions = [
@@ -73,6 +76,16 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
         lines["ensemble"] = count(len(members), "map")
         shared = {key: header[key] for key in ("mongefit", "versions")}
         return lines | _describe(members[0] | shared, None)
+    if header["estimator"] == "TemporalMap":
+        times = header["times"]
+        names = [f"{one} to {other}" for one, other in itertools.pairwise(times)]
+        for name, leg in zip(names or header["names"], header["legs"], strict=True):
+            n, m, _ = leg["shape"]
+            lines[f"leg {name}"] = f"{n} source, {m} target points"
+        shared = {key: header[key] for key in ("mongefit", "versions")}
+        described = _describe(header["legs"][0] | shared, final_loss)
+        del described["points"]
+        return lines | described
     n, m, dim = header["shape"]
     found = header["diagnostics"]
     parts = found["plan_components"]
