@@ -18,6 +18,7 @@ from mongefit import MongeMap
 from mongefit._convex import ICNN, Mahalanobis, PowerNorm, SquaredEuclidean
 from mongefit._costs import Cost
 from mongefit._duals import DualProblem, divergence
+from mongefit._fitting.chains import conditional_over, growth_over, mean_over, plan_over
 from mongefit._flows import AutoregressiveFlow
 from mongefit._inverse import ConjugateICNN, NewtonInverse, inverse_gradient
 from mongefit._transport import build_map
@@ -341,6 +342,61 @@ def test_divergences(campaign):
         assert there >= -1e-9 * mean
         assert abs(there - back) <= 1e-8 * (1 + mean)
         assert abs(itself) <= 1e-9 * (1 + mean)
+
+    check()
+
+
+@eqx.filter_jit
+def solved_leg(x, y, a, b, epsilon, tau_a, tau_b):
+    made, dual = build_map(
+        Cost(SquaredEuclidean()), x, y, epsilon=epsilon, a=a, b=b, tau_a=tau_a, tau_b=tau_b
+    )
+    return made, dual, made.plan()
+
+
+def test_plans_over_two_legs(campaign):
+    """Composed plans against their formula, and a point of the middle split in two."""
+
+    @profile(campaign, 40, 1000)
+    @given(seeds, st.floats(0.02, 0.5), st.floats(0.6, 0.99), st.floats(0.6, 0.99))
+    def check(seed, epsilon, tau_a, tau_b):
+        rng = np.random.default_rng(seed)
+        clouds = [rng.normal(size=(size, 2)) + np.array([k, 0]) for k, size in enumerate((7, 6, 5))]
+        weights = [rng.dirichlet(np.full(len(points), 0.7)) for points in clouds]
+        # The middle has weights of its own at the start of the second leg.
+        starts = [weights[0], rng.dirichlet(np.full(6, 0.7))]
+
+        def chain_of(middle, arriving, leaving):
+            ends = (
+                (clouds[0], middle, starts[0], arriving),
+                (middle, clouds[2], leaving, weights[2]),
+            )
+            legs = [solved_leg(*end, *map(np.asarray, (epsilon, tau_a, tau_b))) for end in ends]
+            if any(dual.status != 0 for _, dual, _ in legs):
+                campaign.count("property cases whose solve said that it did not converge")
+                return None, None
+            first, second = (np.asarray(P) for _, _, P in legs)
+            return [[made] for made, _, _ in legs], first @ (second / leaving[:, None])
+
+        chain, P = chain_of(clouds[1], weights[1], starts[1])
+        campaign.count(CASES)
+        if chain is None:
+            return
+        np.testing.assert_allclose(plan_over(chain), P, atol=1e-12)
+        there = conditional_over(chain, clouds[0], drop=0.0).weights.toarray()
+        np.testing.assert_allclose(there * P.sum(1)[:, None], P, atol=1e-8)
+        back = conditional_over(chain, clouds[2], reverse=True, drop=0.0).weights.toarray()
+        np.testing.assert_allclose(back.T * P.sum(0), P, atol=1e-8)
+        grown = growth_over(chain, clouds[0])
+        np.testing.assert_allclose(grown * starts[0], P.sum(1), atol=1e-8)
+        values = rng.normal(size=(7, 1))
+        found = mean_over(chain, values, reverse=True) * P.sum(0)[:, None]
+        np.testing.assert_allclose(found, P.T @ values, atol=1e-8)
+        # The middle with its first point in two halves.
+        halves = [np.concatenate([w[:1] / 2, w[:1] / 2, w[1:]]) for w in (weights[1], starts[1])]
+        _, split = chain_of(np.concatenate([clouds[1][:1], clouds[1]]), *halves)
+        if split is not None:
+            np.testing.assert_allclose(split, P, atol=1e-7)
 
     check()
 
