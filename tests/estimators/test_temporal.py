@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -235,6 +237,13 @@ def test_files_keep_every_leg(fitted, grown, tmp_path):
     for name, leg in (("0", "leg 2 to 4"), ("legs", "leg a")):
         said = CliRunner().invoke(cli, ["info", str(tmp_path / f"{name}.mongefit"), "--cost"])
         assert said.exit_code == 0 and leg in said.output and "curvature" in said.output
+
+
+def test_a_pickle_keeps_every_bit(fitted):
+    X = sample()[0]
+    read = pickle.loads(pickle.dumps(fitted))  # noqa: S301
+    np.testing.assert_array_equal(read.transform(X), fitted.transform(X))
+    assert read.units_.scale.dtype == fitted.units_.scale.dtype == np.float64
 
 
 def test_held_out_clones_over_legs():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -23,7 +23,27 @@ if TYPE_CHECKING:
     from mongefit._transport import EntropicMap, Units
 
 
-class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, OutcomeQueries):
+class Picklable(BaseEstimator):
+    """An estimator whose arrays of JAX keep their precision when it is pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As NumPy arrays: JAX's are truncated to float32 when unpickled outside the context.
+        import jax
+
+        state = super().__getstate__()
+        return {name: _convert(value, jax.Array, np.asarray) for name, value in state.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import jax.numpy as jnp
+
+        from mongefit._runtime import double_precision
+
+        with double_precision():
+            state = {name: _convert(each, np.ndarray, jnp.asarray) for name, each in state.items()}
+        super().__setstate__(state)
+
+
+class EntropicQueries(Picklable, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries):
     """Queries of a fitted entropic map; concrete classes give `fit`."""
 
     strict: bool
@@ -118,22 +138,6 @@ class EntropicQueries(OneToOneFeatureMixin, TransformerMixin, OutcomeQueries):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        # As NumPy arrays: JAX's are truncated to float32 when unpickled outside the context.
-        import jax
-
-        state = super().__getstate__()
-        return {name: _convert(value, jax.Array, np.asarray) for name, value in state.items()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        import jax.numpy as jnp
-
-        from mongefit._runtime import double_precision
-
-        with double_precision():
-            state = {name: _convert(each, np.ndarray, jnp.asarray) for name, each in state.items()}
-        super().__setstate__(state)
 
 
 class Saved:

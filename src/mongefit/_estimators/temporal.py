@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from mongefit._estimators.monge_map import MongeMap
-from mongefit._estimators.queries import Saved
+from mongefit._estimators.queries import Picklable, Saved
 from mongefit._estimators.ways import Way
 from mongefit._options import FitOptions
 from mongefit.errors import DataError, OptionError, did_you_mean
@@ -37,7 +36,7 @@ KNOWLEDGE = (
 COMPOSED = ("pairs", "pair_weight", "groups", "validation_pairs", "clones")
 
 
-class TemporalMap(Saved, FitOptions, BaseEstimator):
+class TemporalMap(Saved, FitOptions, Picklable):
     """Learn one cost for several legs: between consecutive times, or under several conditions.
 
     Every leg has its own clouds, weights, plan and knowledge; the convex function h of the cost is
