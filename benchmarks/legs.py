@@ -112,7 +112,7 @@ def left_out(arguments: Any) -> None:
 def steps(_: Any) -> None:
     """Time of a training step on one leg, and on several of the same size."""
     rng = np.random.default_rng(0)
-    for cost, n in (("icnn", 128), ("icnn", 512), ("matrix", 512)):
+    for cost, n in (("icnn", 128), ("icnn", 256), ("matrix", 256)):
         options = FitOptions(cost=cost, epsilon=0.05, max_iter=10_000, validation_fraction=0.0)
         rows = [[i, i] for i in range(50)]
         for count in (2, 4):
