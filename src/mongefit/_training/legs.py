@@ -8,7 +8,6 @@ shapes, and legs of one shape are evaluated by one program.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,12 +20,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mongefit._convex import QuadraticConvexFunction
 from mongefit._costs import LegCosts
-from mongefit._runtime import copy_to_host, on_cpu, to_device
+from mongefit._runtime import on_cpu, to_device
 from mongefit._training.batches import BatchedProblem
 from mongefit._training.costs import CostProblem, Model, applies, evaluate_terms, miss, scatter
+from mongefit._training.padding import of_stack, pad_and_stack, stack
 from mongefit._training.problem import Evaluation, Problem, Recipe
 from mongefit._transport import EntropicMap
-from mongefit.losses import Context, Pairs, Subset, Subsets, Term
+from mongefit.losses import Context, Pairs, Subsets, Term
 
 MOST_PADDING = 2.0
 """Legs share a shape if none of them gets more than this many times its pairs of points."""
@@ -186,7 +186,7 @@ class LegsProblem(Problem):
         members = _alike(legs, sorted(used), costs)
         return cls(
             recipe,
-            tuple(_stacked([legs[k] for k in those]) for those in members),
+            tuple(pad_and_stack([legs[k] for k in those]) for those in members),
             members,
             tuple(composed),
             to_device(share.astype(whole[0].dtype)),
@@ -217,7 +217,7 @@ class LegsProblem(Problem):
     def each(self) -> list[tuple[int, CostProblem | BatchedProblem]]:
         """The numbers of the legs that are evaluated, and their problems."""
         return [
-            (leg, part if len(those) == 1 else _of_stack(part, k))
+            (leg, part if len(those) == 1 else of_stack(part, k))
             for part, those in zip(self.parts, self.members, strict=True)
             for k, leg in enumerate(those)
         ]
@@ -225,7 +225,7 @@ class LegsProblem(Problem):
     def cold_start(self, model: LegsModel) -> tuple[Any, ...]:
         starts = {leg: each.cold_start(model.of(leg)) for leg, each in self.each()}
         return tuple(
-            starts[those[0]] if len(those) == 1 else _stack([starts[leg] for leg in those])
+            starts[those[0]] if len(those) == 1 else stack([starts[leg] for leg in those])
             for those in self.members
         )
 
@@ -239,7 +239,7 @@ class LegsProblem(Problem):
                 kept.append(one.warm)
             else:
                 stacked = _evaluate_stack(part, [model.of(k) for k in those], epsilon, own, step)
-                found |= {leg: _of_stack(stacked, k) for k, leg in enumerate(those)}
+                found |= {leg: of_stack(stacked, k) for k, leg in enumerate(those)}
                 kept.append(stacked.warm)
         ok = jnp.all(jnp.stack([each.ok for each in found.values()]))
         count = self.share.shape[1]
@@ -295,7 +295,7 @@ def _evaluate_stack(
 
     On a CPU one after the other, which keeps its cache warm; on an accelerator side by side.
     """
-    costs = _stack([model.cost for model in models], np_first=False)
+    costs = stack([model.cost for model in models])
     arrays, static = eqx.partition((costs, part, warm), eqx.is_array)
     outside: list[Any] = []
 
@@ -341,103 +341,6 @@ def _fits(leg: Any, others: Sequence[Any]) -> bool:
     every = [leg, *others]
     shape = max(len(each.x) for each in every) * max(len(each.y) for each in every)
     return all(shape <= MOST_PADDING * each.pairs_per_step for each in every)
-
-
-def _stacked(legs: Sequence[Any]) -> Any:
-    """Legs of one kind padded to one shape and stacked; a single one as it is."""
-    if len(legs) == 1:
-        return legs[0]
-    n, m = max(len(leg.x) for leg in legs), max(len(leg.y) for leg in legs)
-    # Which pairs and rows a leg has, of training or, without any, of validation.
-    main = [leg.validation if leg.pairs is None else leg.pairs for leg in legs]
-    count = rows = columns = 0
-    if main[0] is not None:
-        both = [each for leg in legs for each in (leg.pairs, leg.validation) if each is not None]
-        count = max(len(each.source) for each in both)
-        rows = max(len(each.rows) for each in main)
-        columns = max(len(each.columns) for each in main)
-    padded = []
-    for leg, own in zip(legs, main, strict=True):
-        asked = None
-        if own is not None:
-            asked = (
-                _grown(own.rows, rows, n, len(leg.x)),
-                _grown(own.columns, columns, m, len(leg.y)),
-            )
-        padded.append(
-            dataclasses.replace(
-                leg,
-                x=_pad(leg.x, n), y=_pad(leg.y, m),
-                a=_pad(leg.a, n, zero=True), b=_pad(leg.b, m, zero=True),
-                pairs=_pad_pairs(leg.pairs, count, asked),
-                validation=_pad_pairs(leg.validation, count, asked),
-                subsets=leg.subsets,
-            )
-        )  # fmt: skip
-    if legs[0].subsets is not None:
-        sizes = [
-            max(getattr(leg.subsets, end).rows.shape[1] for leg in legs)
-            for end in ("source", "target")
-        ]
-        padded = [
-            dataclasses.replace(
-                leg,
-                subsets=Subsets(
-                    _pad_subset(leg.subsets.source, sizes[0]),
-                    _pad_subset(leg.subsets.target, sizes[1]),
-                ),
-            )
-            for leg in padded
-        ]
-    return _stack(padded)
-
-
-def _pad(array: Array, size: int, *, zero: bool = False) -> Array:
-    """An array with more rows: copies of the first, or zeros."""
-    plain = np.asarray(array)
-    extra = np.repeat(plain[:1] * (0 if zero else 1), size - len(plain), axis=0)
-    return to_device(np.concatenate([plain, extra]))
-
-
-def _grown(chosen: Any, count: int, size: int, own: int) -> np.ndarray:
-    """Row numbers with others added, those of padding first."""
-    chosen = np.asarray(chosen)
-    padding = np.arange(own, size)
-    free = np.concatenate([padding, np.setdiff1d(np.arange(own), chosen)])
-    return np.sort(np.concatenate([chosen, free[: count - len(chosen)]]))
-
-
-def _pad_pairs(
-    pairs: Pairs | None, count: int, asked: tuple[np.ndarray, np.ndarray] | None
-) -> Pairs | None:
-    if pairs is None or asked is None:
-        return None
-    rows, columns = asked
-    source, target = (_pad(each, count) for each in (pairs.source, pairs.target))
-    weight = _pad(pairs.weight, count, zero=True)
-    return Pairs(source, target, weight, to_device(rows), to_device(columns))
-
-
-def _pad_subset(subset: Subset, size: int) -> Subset:
-    rows, weight = (np.asarray(each).T for each in (subset.rows, subset.weight))
-    return Subset(_pad(to_device(rows), size).T, _pad(to_device(weight), size, zero=True).T)
-
-
-def _stack(trees: Sequence[Any], *, np_first: bool = True) -> Any:
-    """Trees with their arrays stacked; of all else the first."""
-
-    def stack(*leaves):
-        if not eqx.is_array(leaves[0]):
-            return leaves[0]
-        if np_first and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return to_device(np.stack(copy_to_host(leaves)))  # JAX would run a program for each
-        return jnp.stack(leaves)
-
-    return jax.tree.map(stack, *trees)
-
-
-def _of_stack(tree: Any, k: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[k] if eqx.is_array(leaf) else leaf, tree)
 
 
 def _largest(values: Iterable[Float[Array, ""] | Int[Array, ""]]) -> Any:
