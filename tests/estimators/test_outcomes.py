@@ -221,10 +221,27 @@ class TestEnsemble:
         expected = energy_scores(weights, Y, truth).mean()
         assert energy_score(ensemble, NEW, truth) == pytest.approx(expected)
 
-    def test_members_that_have_seen_other_points_have_no_mean(self):
+    def test_members_that_have_seen_other_points_answer_for_all(self, tmp_path):
         model = EnsembleMap(MongeMap(**SMALL), n_members=2, max_points=16).fit(X, Y, pairs=PAIRS)
-        with pytest.raises(DataError, match="max_points=None"):
-            model.conditional(NEW)
+        weights = model.conditional(NEW, drop=0.0).toarray()
+        assert weights.shape == (len(NEW), len(Y)) and np.all(weights > 0)
+        np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-12)
+        # Among the points that a member has seen, as it says itself.
+        member = model.members_[0].map_
+        seen = np.array([np.argmin(np.sum((Y - y) ** 2, 1)) for y in member.units.out_of(member.y)])
+        alone = model.members_[0].conditional(NEW, drop=0.0).toarray()
+        model.members_ = model.members_[:1]
+        both = model.conditional(NEW, drop=0.0).toarray()[:, seen]
+        share = np.asarray(member.b) * len(Y)
+        expected = alone / share
+        np.testing.assert_allclose(
+            both / both.sum(1, keepdims=True), expected / expected.sum(1, keepdims=True), atol=1e-8
+        )
+        model.save(tmp_path / "ensemble.mongefit")
+        read = load(tmp_path / "ensemble.mongefit")
+        np.testing.assert_array_equal(
+            read.conditional(NEW).toarray(), model.conditional(NEW).toarray()
+        )
 
 
 class TestChains:

@@ -24,9 +24,11 @@ from mongefit.model_selection._folds import Known, Thinned, check_max_points
 
 if TYPE_CHECKING:
     from mongefit._fitting.chains import Chain
-    from mongefit._transport import EntropicMap
 
 _REACH = 0.95
+
+CLOUDS = ("source", "target", "source_weight", "target_weight")
+"""All points and weights of the fit, of which a member sees a part."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -38,8 +40,7 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries)
     is calibrated on the clones that a member was not trained on.
 
     `conditional`, `sample`, `entropy`, `push` and `pull` are of the mean of the members'
-    distributions. The members must then have seen the same points: fit with ``max_points=None``, or
-    on no more points than that.
+    distributions over all points of the other cloud, also those that a member has not seen.
 
     Parameters
     ----------
@@ -122,7 +123,13 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries)
             scores = _scores(known, counts, np.stack([m.transform(sources) for m in members]))
         reach = _usual_distance(sources, known.clone)
         calibration = {"counts": counts, "scores": scores, "anchors": sources, "reach": reach}
-        self._restore(members, calibration)
+        uniform = (np.full(len(points), 1 / len(points)) for points in (known.x, known.y))
+        weights = (
+            even if given is None else given
+            for even, given in zip(uniform, (known.a, known.b), strict=True)
+        )
+        clouds = dict(zip(CLOUDS, (known.x, known.y, *weights), strict=True))
+        self._restore(members, calibration | clouds)
         validate_data(self, X, skip_check_array=True)
         return self
 
@@ -134,11 +141,13 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries)
         self.n_features_in_ = members[0].n_features_in_
         self._anchors = KDTree(calibration["anchors"])
         self._reach = float(calibration["reach"])
+        self._clouds = {name: calibration[name] for name in CLOUDS if name in calibration}
 
     def _calibration(self) -> dict[str, Any]:
         """What is learned beside the members."""
         anchors, reach = self._anchors.data, self._reach
-        return {"counts": self.counts_, "scores": self.scores_, "anchors": anchors, "reach": reach}
+        own = {"counts": self.counts_, "scores": self.scores_, "anchors": anchors, "reach": reach}
+        return own | self._clouds
 
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
         """The mean of the members' predictions for every row of X."""
@@ -184,26 +193,23 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries)
         return np.asarray(distance <= self._reach)
 
     def _chain(self) -> Chain:
-        """The maps of the members, if these have seen the same points."""
+        """The maps of the members, each between all points, whichever it has seen."""
+        from mongefit._fitting.outcomes import extend
+
         maps = [member.map_ for member in self.members_]
-        first = _clouds(maps[0])
-        for other in maps[1:]:
-            if not all(map(np.array_equal, first, _clouds(other))):
+        if not self._clouds:
+            # A file of an earlier version has the points of the members alone.
+            if not all(np.array_equal(maps[0].x, each.x) for each in maps):
                 raise DataError(
-                    "The members of this ensemble have seen different points, so there is no mean "
-                    "of their distributions. Fit it with max_points=None, or ask each of members_."
+                    "The members of this ensemble have seen different points, and its file does "
+                    "not hold all of them. Fit it again, or ask each of members_."
                 )
-        return [maps]
+            return [maps]
+        return [[extend(each, **self._clouds) for each in maps]]
 
     def _predictions(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
         return np.stack([member.transform(X) for member in self.members_])
-
-
-def _clouds(entropic_map: EntropicMap) -> tuple[Any, ...]:
-    """Points and weights of both clouds, in common units, and these units."""
-    units = entropic_map.units
-    return (*(getattr(entropic_map, name) for name in "xyab"), units.centre, units.scale)
 
 
 def _scores(

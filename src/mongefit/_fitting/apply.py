@@ -80,6 +80,7 @@ _plan = Program(EntropicMap.plan)
 _cost_matrix = Program(Cost.matrix)
 _conditional = Program(EntropicMap.conditional)
 _between = Program(_on_the_way)
+_f_hat, _g_hat = Program(EntropicMap.f_hat), Program(EntropicMap.g_hat)
 _growth = Program(EntropicMap.growth)
 _log_density = Program(EntropicMap.log_density)
 
@@ -169,6 +170,16 @@ def log_density(
 ) -> NDArray[np.float64]:
     """log P(x, y) / (a(x) b(y)) of paired rows."""
     return np.asarray(_log_density(entropic_map, source, target), np.float64)
+
+
+@double_precision()
+def potentials_at(
+    entropic_map: EntropicMap, source: np.ndarray, target: np.ndarray
+) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
+    """f̂ at some points and ĝ at others, in blocks of rows."""
+    f = _in_blocks(partial(_f_hat, entropic_map), source, len(entropic_map.y))
+    g = _in_blocks(partial(_g_hat, entropic_map), target, len(entropic_map.x))
+    return to_device(f), to_device(g)
 
 
 @double_precision()

@@ -17,8 +17,14 @@ from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 from scipy.special import entr
 
-from mongefit._fitting.apply import conditional_blocks, growth, radius_of, warn_of_far
-from mongefit._runtime import double_precision, require_memory
+from mongefit._fitting.apply import (
+    conditional_blocks,
+    growth,
+    potentials_at,
+    radius_of,
+    warn_of_far,
+)
+from mongefit._runtime import double_precision, require_memory, to_device
 from mongefit._transport import EntropicMap, Units
 from mongefit.errors import ConvergenceError
 
@@ -142,6 +148,25 @@ def mean_values(maps: Maps, values: Matrix, *, reverse: bool = False) -> Matrix:
 def _in_common_units(entropic_map: EntropicMap) -> EntropicMap:
     """The map with points in and out in common units: its own points are then met exactly."""
     return dataclasses.replace(entropic_map, units=Units.none(entropic_map.x.shape[1]))
+
+
+@double_precision()
+def extend(
+    entropic_map: EntropicMap,
+    source: Matrix,
+    target: Matrix,
+    source_weight: NDArray[np.float64],
+    target_weight: NDArray[np.float64],
+) -> EntropicMap:
+    """The map between other points and weights, with its potentials at these, f̂ and ĝ.
+
+    Its conditional distributions are those over these points. It is not debiased.
+    """
+    units, dtype = entropic_map.units, entropic_map.x.dtype
+    x, y = (units.into(points).astype(dtype) for points in (source, target))
+    f, g = potentials_at(entropic_map, source, target)
+    a, b = (to_device(weight.astype(dtype)) for weight in (source_weight, target_weight))
+    return dataclasses.replace(entropic_map, x=x, y=y, a=a, b=b, f=f, g=g, own=None)
 
 
 def draw_columns(weights: csr_array, count: int, seed: int) -> NDArray[np.int64]:

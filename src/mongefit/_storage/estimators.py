@@ -13,7 +13,7 @@ import numpy as np
 
 from mongefit._convex import ConvexFunction
 from mongefit._estimators.chosen import MongeMapCV
-from mongefit._estimators.ensemble import EnsembleMap
+from mongefit._estimators.ensemble import CLOUDS, EnsembleMap
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._estimators.temporal import TemporalMap
 from mongefit._storage.objects import CannotSaveError, Restorer, describe
@@ -95,6 +95,7 @@ def _describe_ensemble(ensemble: EnsembleMap, parts: Parts) -> dict[str, Any]:
         "estimator": "EnsembleMap",
         "options": describe_options(options, "", parts),
         "template": template,
+        "clouds": bool(ensemble._clouds),
         "members": [
             _describe_map(member, f"members[{k}].", parts)
             for k, member in enumerate(ensemble.members_)
@@ -239,7 +240,14 @@ def _restore_ensemble(header: dict[str, Any], restorer: Restorer) -> EnsembleMap
     if template is not None:
         template = MongeMap(**_restore_options(template, restorer, members[0].map_.cost))
     ensemble = EnsembleMap(template, **_restore_options(header["options"], restorer, None))
-    ensemble._restore(members, {name: restorer.take(f"ensemble.{name}") for name in _ENSEMBLE})
+    # Older files have no clouds of their own.
+    names = [*_ENSEMBLE, *(CLOUDS if header.get("clouds") else ())]
+    kept = {name: restorer.take(f"ensemble.{name}") for name in names}
+    for points, weight in (CLOUDS[::2], CLOUDS[1::2]) if header.get("clouds") else ():
+        shape = (*kept[weight].shape, members[0].n_features_in_)
+        if kept[points].shape != shape or kept[points].dtype != np.float64:
+            raise ModelFileError(f"the tensor ensemble.{points} is not float64{list(shape)}.")
+    ensemble._restore(members, kept)
     _restore_names(ensemble, header)
     return ensemble
 
