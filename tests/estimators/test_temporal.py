@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import pickle
 
 import numpy as np
@@ -323,3 +325,9 @@ def test_faults_of_queries_are_named(fitted):
         fitted.interpolate(X, 2, 4, at=5)
     with pytest.raises(ValueError, match="features"):
         fitted.transform(X[:, :1])
+
+
+@pytest.mark.parametrize("module", ["_estimators.temporal", "model_selection._legs"])
+def test_examples_of_docstrings_run(module):
+    found = doctest.testmod(importlib.import_module(f"mongefit.{module}"))
+    assert found.attempted > 5 and found.failed == 0
