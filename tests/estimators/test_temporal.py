@@ -331,3 +331,18 @@ def test_faults_of_queries_are_named(fitted):
 def test_examples_of_docstrings_run(module):
     found = doctest.testmod(importlib.import_module(f"mongefit.{module}"))
     assert found.attempted > 5 and found.failed == 0
+
+
+def test_training_that_was_cut_off_goes_on_to_the_same_bits(tmp_path):
+    clouds, pairs = sample(), {(0, 1): rows(6), (0, 2): rows(3, 8)}
+    options = FAST | {"cost": "icnn", "hidden_layer_sizes": (4,), "max_iter": 25}
+    whole = TemporalMap(**options).fit(clouds, pairs=pairs)
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TemporalMap(**options).fit(clouds, pairs=pairs, checkpoint=tmp_path / "c", callback=stop)
+    again = TemporalMap(**options).fit(clouds, pairs=pairs, checkpoint=tmp_path / "c", resume=True)
+    np.testing.assert_array_equal(again.history_["loss"], whole.history_["loss"])
+    np.testing.assert_array_equal(again.transform(clouds[0]), whole.transform(clouds[0]))
