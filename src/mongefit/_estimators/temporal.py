@@ -27,12 +27,7 @@ if TYPE_CHECKING:
     from mongefit._io import StrPath
     from mongefit._training import Checkpoint
 
-# What is known of a leg, by the names of the arguments of `fit`.
-KNOWLEDGE = (
-    "pairs", "pair_weight", "groups", "validation_pairs", "clones", "source_weight",
-    "target_weight",
-)  # fmt: skip
-# What can be known of composed maps.
+# What can be known of composed maps, by the names of the arguments of `fit`.
 COMPOSED = ("pairs", "pair_weight", "groups", "validation_pairs", "clones")
 
 
@@ -161,10 +156,12 @@ strict, verbose
         source, target
             The first and the last time by default. A target before the source is the way back.
         """
-        points: Any = X
-        for leg, reverse in self._path(source, target):
-            points = leg.inverse_transform(points) if reverse else leg.transform(points)
-        return np.asarray(points)
+        source, target = self._ends(source, target)
+        if source == target:
+            return np.asarray(X)
+        if self._comes_first(source, target):
+            return self.between(source, target).transform(X)
+        return self.between(target, source).inverse_transform(X)
 
     def inverse_transform(
         self, Y: ArrayLike, source: Hashable = None, target: Hashable = None
@@ -198,7 +195,7 @@ strict, verbose
         if start == at:
             return points
         end = way[len(passed)]
-        ((leg, _),) = self._path(start, end)
+        leg = self.legs_[(start, end) if onward else (end, start)]
         share = (at - start) / (end - start)
         return between(leg.map_, points, self.transform(points, start, end), float(share))
 
@@ -209,13 +206,13 @@ strict, verbose
         `sample`, `entropy`, `push`, `pull`, `growth`, `coupling_` and so on.
         """
         source, target = self._ends(source, target)
-        first, last = self.times_.index(source), self.times_.index(target)
-        if first >= last:
+        if not self._comes_first(source, target):
             raise OptionError(
                 f"The time {target!r} does not come after {source!r}. The way back is asked for by "
                 "reverse=True, inverse_transform and pull."
             )
-        return Way([self.legs_[pair] for pair in itertools.pairwise(self.times_[first : last + 1])])
+        way = self.times_[self.times_.index(source) : self.times_.index(target) + 1]
+        return Way([self.legs_[pair] for pair in itertools.pairwise(way)])
 
     def conditional(
         self,
@@ -270,14 +267,8 @@ strict, verbose
                 )
         return ends[0], ends[1]
 
-    def _path(self, source: Any, target: Any) -> list[tuple[MongeMap, bool]]:
-        """The legs from one time to another, and whether each is taken backwards."""
-        source, target = self._ends(source, target)
-        first, last = self.times_.index(source), self.times_.index(target)
-        reverse = first > last
-        way = self.times_[min(first, last) : max(first, last) + 1]
-        legs = [self.legs_[pair] for pair in itertools.pairwise(way)]
-        return [(leg, reverse) for leg in (reversed(legs) if reverse else legs)]
+    def _comes_first(self, source: Any, target: Any) -> bool:
+        return self.times_.index(source) < self.times_.index(target)
 
 
 def journey_of(
@@ -289,7 +280,7 @@ def journey_of(
     if legs is not None:
         if clouds is not None or times is not None:
             raise DataError("Give clouds and times, or legs, and not both.")
-        keys, ends, chains = _conditions(legs), [], {}
+        keys, chains = _conditions(legs), {}
         sides = [legs[key] for key in keys]
         roles = [(0, 1)] * len(keys)
         ends = [(2 * k, 2 * k + 1) for k in range(len(keys))]

@@ -41,6 +41,17 @@ class Journey(NamedTuple):
     through: Sequence[tuple[tuple[int, ...], FitData]] = ()
     names: Sequence[str] = ("",)
 
+    @property
+    def everything(self) -> list[FitData]:
+        """The legs, followed by the composed maps."""
+        return [*self.legs, *(data for _, data in self.through)]
+
+    @property
+    def all_ends(self) -> list[tuple[int, int]]:
+        """Numbers of the clouds at the ends of the legs, followed by the composed maps."""
+        chains = [chain for chain, _ in self.through]
+        return [*self.ends, *((self.ends[one[0]][0], self.ends[one[-1]][1]) for one in chains)]
+
     @classmethod
     def of_one(cls, data: FitData) -> Journey:
         """One leg."""
@@ -69,7 +80,6 @@ def check_journey(
     options: FitOptions, journey: Journey, notes: list[str], *, used: bool
 ) -> tuple[list[Leg], list[Through]]:
     """Check all of it. What is not used may be questionable: nobody learns from it."""
-    every = [*journey.legs, *(data for _, data in journey.through)]
     clouds = []
     for data, name in zip(journey.legs, journey.names, strict=False):
         with _named(name):
@@ -81,7 +91,7 @@ def check_journey(
         first, last = clouds[chain[0]], clouds[chain[-1]]
         clouds.append(first._replace(target=last.target, y=last.y, b=last.b, notes=[]))
     knowns, held_out = [], []
-    for data, own, name in zip(every, clouds, journey.names, strict=True):
+    for data, own, name in zip(journey.everything, clouds, journey.names, strict=True):
         with _named(name):
             known = _check_knowledge(options, data, own, used=used)
             held_out.append(
@@ -91,7 +101,7 @@ def check_journey(
             )
         knowns.append(known)
     if used:
-        knowns = _with_clones(journey, every, knowns)
+        knowns = _with_clones(journey, knowns)
     checked = list(zip(clouds, knowns, held_out, strict=True))
     split = len(journey.legs)
     legs = [Leg(*each) for each in checked[:split]]
@@ -131,15 +141,12 @@ def _check_knowledge(
     return Knowledge(table, weight, members) if used else Knowledge()
 
 
-def _with_clones(
-    journey: Journey, every: Sequence[FitData], knowns: Sequence[Knowledge]
-) -> list[Knowledge]:
+def _with_clones(journey: Journey, knowns: Sequence[Knowledge]) -> list[Knowledge]:
     """What is known with the clones of the pairs, numbered across all legs."""
     paired = [k for k, known in enumerate(knowns) if known.pairs is not None]
     if not paired:
         return list(knowns)
-    chains = [chain for chain, _ in journey.through]
-    ends = [*journey.ends, *((journey.ends[c[0]][0], journey.ends[c[-1]][1]) for c in chains)]
+    every, ends = journey.everything, journey.all_ends
     found = clones_across(
         [every[k].clones for k in paired],
         [knowns[k].pairs for k in paired],  # type: ignore[misc]

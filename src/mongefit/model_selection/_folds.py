@@ -91,12 +91,18 @@ class Known(NamedTuple):
 
     def folds(self, n_folds: int | None, seed: int) -> NDArray[np.int64]:
         """The fold of every pair: clones in random order, or each by itself where they are few."""
-        if n_folds is None:
-            n_folds = 5 if self.n_clones >= FEW_CLONES else self.n_clones
-        elif check_count(n_folds, "n_folds", minimum=2) > self.n_clones:
-            raise OptionError(f"n_folds is {n_folds}, and there are {self.n_clones} clones only.")
-        order = np.random.default_rng(seed).permutation(self.n_clones)
-        return (order % n_folds)[self.clone]
+        return folds_of(self.clone, n_folds, seed)
+
+
+def folds_of(clone: NDArray[np.int64], n_folds: int | None, seed: int) -> NDArray[np.int64]:
+    """The fold of every pair, from the numbers of their clones."""
+    count = int(clone.max()) + 1
+    if n_folds is None:
+        n_folds = 5 if count >= FEW_CLONES else count
+    elif check_count(n_folds, "n_folds", minimum=2) > count:
+        raise OptionError(f"n_folds is {n_folds}, and there are {count} clones only.")
+    order = np.random.default_rng(seed).permutation(count)
+    return (order % n_folds)[clone]
 
 
 class Thinned(NamedTuple):

@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone as unfitted
 
-from mongefit._estimators.temporal import COMPOSED, TemporalMap, journey_of
+from mongefit._estimators.temporal import TemporalMap, journey_of
 from mongefit._fitting.data import clones_across
 from mongefit._fitting.journey import Journey
 from mongefit._progress import ProgressBar
-from mongefit._validation import check_count, check_pairs, check_points, check_seed
+from mongefit._validation import check_pairs, check_points, check_seed
 from mongefit.baselines._trivial import PairedRidge, TargetMean
 from mongefit.errors import DataError, OptionError, ignored_warnings, summarised_warnings
 from mongefit.metrics import Table, sinkhorn_divergence
-from mongefit.model_selection._folds import FEW_CLONES
+from mongefit.model_selection._folds import folds_of
+from mongefit.model_selection._held_out import LEARNED, CrossValidation
 from mongefit.model_selection._selecting import EPSILONS, EUCLIDEAN
 
 Points = NDArray[np.float64]
@@ -35,7 +36,7 @@ class LegPairs(NamedTuple):
 
 
 class LegsKnown(NamedTuple):
-    """Everything that is known of several legs, by leg, with the clone and fold of every pair."""
+    """Everything that is known of several legs, by leg, with the clone of every pair."""
 
     parts: list[LegPairs]
     clone: NDArray[np.int64]
@@ -43,11 +44,8 @@ class LegsKnown(NamedTuple):
     @classmethod
     def of(cls, keys: Sequence[Any], journey: Journey) -> LegsKnown:
         """The pairs of a fit, checked."""
-        chains = [chain for chain, _ in journey.through]
-        ends = [*journey.ends, *((journey.ends[c[0]][0], journey.ends[c[-1]][1]) for c in chains)]
-        data = [*journey.legs, *(each for _, each in journey.through)]
         parts, labels, joined = [], [], []
-        for key, each, end in zip(keys, data, ends, strict=True):
+        for key, each, end in zip(keys, journey.everything, journey.all_ends, strict=True):
             source = check_points(each.X, f"The source of leg {key!r}")
             target = check_points(each.Y, f"The target of leg {key!r}")
             table, weight = check_pairs(
@@ -66,27 +64,6 @@ class LegsKnown(NamedTuple):
         """What is known of every pair, by leg."""
         return np.split(values, np.cumsum([len(part.pairs) for part in self.parts])[:-1])
 
-    def folds(self, n_folds: int | None, seed: int) -> NDArray[np.int64]:
-        """The fold of every pair: whole clones together, over all legs."""
-        count = int(self.clone.max()) + 1
-        if count < 2:
-            raise DataError("All pairs belong to one clone, so that none can be held out.")
-        if n_folds is None:
-            n_folds = 5 if count >= FEW_CLONES else count
-        elif check_count(n_folds, "n_folds", minimum=2) > count:
-            raise OptionError(f"n_folds is {n_folds}, and there are {count} clones only.")
-        order = np.random.default_rng(seed).permutation(count)
-        return (order % n_folds)[self.clone]
-
-
-class Validation(NamedTuple):
-    """What was measured on held-out pairs: a table, and the squared error of every pair by name."""
-
-    table: Table
-    squared_errors: dict[str, NDArray[np.float64]]
-    clones: NDArray[np.int64]
-    folds: NDArray[np.int64]
-
 
 def validate_legs(
     model: TemporalMap,
@@ -97,17 +74,19 @@ def validate_legs(
     n_folds: int | None,
     random_state: Any,
     verbose: int,
-) -> Validation:
+) -> CrossValidation:
     """Fit to all legs, and to each alone, without the clones of each fold; judge on these."""
     # A dictionary of clouds is that of the legs of conditions.
     legs = clouds if isinstance(clouds, Mapping) else None
     clouds = None if legs is not None else clouds
     keys, composed, journey, _ = journey_of(clouds, times, legs, given)
     known = LegsKnown.of([*keys, *composed], journey)
-    folds = known.folds(n_folds, check_seed(random_state))
+    if known.clone.max() == 0:
+        raise DataError("All pairs belong to one clone, so that none can be held out.")
+    folds = folds_of(known.clone, n_folds, check_seed(random_state))
     fixed: dict[str, Any] = {name: given.get(name) for name in ("source_weight", "target_weight")}
     count = int(folds.max()) + 1
-    names = ["learned", *([_ALONE] if len(keys) > 1 else []), "target mean", "ridge on pairs"]
+    names = [LEARNED, *([_ALONE] if len(keys) > 1 else []), "target mean", "ridge on pairs"]
     predicted = {
         name: [np.empty_like(part.target[part.pairs[:, 1]]) for part in known.parts]
         for name in names
@@ -140,7 +119,7 @@ def validate_legs(
                 if not np.any(held_out):
                     continue
                 sources = part.source[part.pairs[held_out, 0]]
-                predicted["learned"][k][held_out] = _move(together, part.key, sources)
+                predicted[LEARNED][k][held_out] = _move(together, part.key, sources)
                 if len(keys) > 1:
                     # Of a composed map, that of legs which were fitted to all that is known.
                     single = alone.get(part.key, together)
@@ -178,7 +157,7 @@ def validate_legs(
         "their pairs.",
     )
     joined = {name: np.concatenate(each) for name, each in squares.items()}
-    return Validation(Table(rows, headers, notes), joined, known.clone, folds)
+    return CrossValidation(Table(rows, headers, notes), joined, (), known.clone, folds)
 
 
 def _quiet(model: TemporalMap) -> TemporalMap:
@@ -208,7 +187,13 @@ def leave_time_out(
     times: Sequence[Hashable],
     *,
     time: Hashable,
-    **knowledge: Mapping[Any, Any],
+    pairs: Mapping[Any, ArrayLike] | None = None,
+    pair_weight: Mapping[Any, ArrayLike] | None = None,
+    groups: Mapping[Any, tuple[ArrayLike, ArrayLike]] | None = None,
+    validation_pairs: Mapping[Any, ArrayLike] | None = None,
+    clones: Mapping[Any, ArrayLike] | None = None,
+    source_weight: Mapping[Any, ArrayLike] | None = None,
+    target_weight: Mapping[Any, ArrayLike] | None = None,
 ) -> Table:
     """Fit without one time, interpolate to it, and compare with the points that were there.
 
@@ -220,7 +205,7 @@ def leave_time_out(
         As for `TemporalMap.fit`; three times at least.
     time
         The time to leave out: neither the first nor the last.
-    **knowledge
+    pairs, pair_weight, groups, validation_pairs, clones, source_weight, target_weight
         As for `TemporalMap.fit`. What is known of legs that start or end at this time is not used.
 
     Returns
@@ -251,14 +236,14 @@ def leave_time_out(
     left = [(cloud, at) for cloud, at in zip(clouds, every, strict=True) if at != time]
     points = [check_points(cloud, f"The cloud of time {at!r}") for cloud, at in left]
     truth = check_points(clouds[place], f"The cloud of time {time!r}")
-    kept = {
-        name: {key: value for key, value in (by_leg or {}).items() if time not in key}
-        for name, by_leg in knowledge.items()
-    }
+    weights = _apart_from(time, source_weight=source_weight, target_weight=target_weight)
+    known = _apart_from(
+        time, pairs=pairs, pair_weight=pair_weight, groups=groups,
+        validation_pairs=validation_pairs, clones=clones,
+    )  # fmt: skip
     remaining = [at for _, at in left]
     before, after = every[place - 1], every[place + 1]
-    fitted = unfitted(model).fit(points, remaining, **kept)
-    weights = {name: kept[name] for name in kept if name not in COMPOSED}
+    fitted = unfitted(model).fit(points, remaining, **known, **weights)
     plain = unfitted(model).set_params(cost="sqeuclidean", diffeo=None)
     euclidean = plain.fit(points, remaining, **weights)
     start, end = (points[remaining.index(at)] for at in (before, after))
@@ -294,6 +279,14 @@ def leave_time_out(
         {"name": "", "divergence": f"divergence from {time}"},
         (f"Sinkhorn divergence at eps {scale['eps']:.3g}; {len(truth)} points at {time}.",),
     )
+
+
+def _apart_from(time: Hashable, **given: Mapping[Any, Any] | None) -> dict[str, Any]:
+    """What is known by leg, without the legs that start or end at a time."""
+    return {
+        name: {key: value for key, value in (by_leg or {}).items() if time not in key}
+        for name, by_leg in given.items()
+    }
 
 
 def growth_of_clones(
