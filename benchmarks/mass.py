@@ -32,7 +32,7 @@ from mongefit.model_selection._training import Trainer
 
 SEVERAL = (1.0, 0.9, 0.7)
 DISTANCES = (10, 15, 21, 60)
-# Births a day at the least and at the greatest score, as WOT and moscot have them.
+# Births a day at the least and at the greatest score: the range of the birth rates of moscot.
 LEAST_RATE, MOST_RATE = 0.3, 1.7
 LARRY = {
     "equal weights": {},

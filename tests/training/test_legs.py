@@ -28,8 +28,17 @@ from mongefit._training import (
     trainable,
 )
 from mongefit._training import legs as legs_module
-from mongefit.losses import Groups, Likelihood, Paired, Pairs, Subset, Subsets, TargetFit
-from mongefit.penalties import CostSize
+from mongefit.losses import (
+    FunctionTerm,
+    Groups,
+    Likelihood,
+    Paired,
+    Pairs,
+    Subset,
+    Subsets,
+    TargetFit,
+)
+from mongefit.penalties import CostSize, Departure
 from tests.contracts.families import shaken
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -224,6 +233,18 @@ def test_legs_of_very_different_sizes_have_shapes_of_their_own(monkeypatch):
     monkeypatch.setattr(legs_module, "MOST_PADDING", 1.01)
     apart = LegsProblem.of(problem.recipe, model.terms, problem.parts, [], model.costs)
     assert len(apart.parts) == 2
+
+
+def test_legs_are_not_padded_where_a_loss_may_not_weigh_points():
+    problem, model = problem_of(Setting(), stacked=False, through=False)
+
+    def own(context):
+        return jnp.mean((context.forward - context.x) ** 2)
+
+    for term in (FunctionTerm(own), Departure()):
+        terms = (*model.terms, term)
+        apart = LegsProblem.of(problem.recipe, terms, problem.parts, [], model.costs)
+        assert len(apart.parts) == 2
 
 
 def test_legs_in_batches_compose():

@@ -20,13 +20,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mongefit._convex import QuadraticConvexFunction
 from mongefit._costs import LegCosts
+from mongefit._registry import is_ours
 from mongefit._runtime import on_cpu, to_device
 from mongefit._training.batches import BatchedProblem
 from mongefit._training.costs import CostProblem, Model, applies, evaluate_terms, miss, scatter
 from mongefit._training.padding import of_stack, pad_and_stack, stack
 from mongefit._training.problem import Evaluation, Problem, Recipe
 from mongefit._transport import EntropicMap
-from mongefit.losses import Context, Pairs, Subsets, Term
+from mongefit.losses import Context, FunctionTerm, Pairs, Subsets, Term
+from mongefit.penalties import Departure
 
 MOST_PADDING = 2.0
 """Legs share a shape if none of them gets more than this many times its pairs of points."""
@@ -183,7 +185,9 @@ class LegsProblem(Problem):
         counts = np.array(
             [0.0 if each.validation is None else each.validation.weight.sum() for each in known]
         )
-        members = _alike(legs, sorted(used), costs)
+        # Padding is points of weight zero. A function may look at points without their weights.
+        padded = all(_weighs_points(term) for term in terms)
+        members = _alike(legs, sorted(used), costs) if padded else tuple((k,) for k in sorted(used))
         return cls(
             recipe,
             tuple(pad_and_stack([legs[k] for k in those]) for those in members),
@@ -275,6 +279,11 @@ class _Nothing(Term):
 
     def __call__(self, context):
         return jnp.zeros((), context.x.dtype)
+
+
+def _weighs_points(term: Term) -> bool:
+    """Whether points of weight zero change nothing, as far as is known."""
+    return is_ours(type(term)) and not isinstance(term, FunctionTerm | Departure)
 
 
 def _amount(term: Term, known: CostProblem | Composed) -> float:
