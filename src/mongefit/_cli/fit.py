@@ -190,7 +190,7 @@ def fit(
     if taken is None:
         model.save(output, overwrite=force)
     else:
-        from mongefit.single_cell._mapping import with_origin
+        from mongefit.single_cell._model import with_origin
 
         with_origin(model, taken).save(output, overwrite=force)
     console.written.append(output)

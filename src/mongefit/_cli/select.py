@@ -79,7 +79,7 @@ def select(
 
     from mongefit import model_selection
     from mongefit._cli.inputs import inputs_of
-    from mongefit.single_cell._mapping import with_origin
+    from mongefit.single_cell._model import with_origin
 
     say_cells(console, taken, source)
     inputs_of(taken).say_known(console, pairs, learns=False)

@@ -117,6 +117,16 @@ class Times:
             )
         return np.flatnonzero(np.isin(codes, np.flatnonzero(found)))
 
+    def between(self, source: Any = None, target: Any = None) -> Times:
+        """These times, once it is checked that they are what is asked for."""
+        for wanted, own in ((source, self.source), (target, self.target)):
+            if wanted is not None and _canonical(wanted) != _canonical(own):
+                raise OptionError(
+                    f"This model goes from {self.key} {self.source} to {self.key} {self.target}; "
+                    f"it knows nothing of {wanted}."
+                )
+        return self
+
     @property
     def span(self) -> float | None:
         """From source to target, where both are numbers."""

@@ -11,7 +11,7 @@ from mongefit._validation import check_count
 from mongefit.errors import DataError
 from mongefit.explain import CostExplanation, explain_cost
 from mongefit.single_cell._columns import listed
-from mongefit.single_cell._mapping import SingleCellMap, check_model
+from mongefit.single_cell._model import SingleCellMap, check_model
 from mongefit.single_cell._representation import DEFAULT, LOADINGS
 
 if TYPE_CHECKING:

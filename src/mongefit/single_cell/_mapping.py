@@ -1,10 +1,8 @@
-"""Fitting on an AnnData, choosing settings, mapping cells, and model files with their origin."""
+"""Fitting on an AnnData, choosing settings, and mapping cells."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +14,14 @@ from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._options import takes_several
-from mongefit._storage import Section, describe_options, load_with_cells, save
+from mongefit._storage import describe_options
 from mongefit._versions import recorded_versions
-from mongefit.errors import DataError, ModelFileError, Option, OptionError
+from mongefit.errors import DataError, Option, OptionError
 from mongefit.model_selection import CrossValidation, Selection
 from mongefit.model_selection import cross_validate as validate
 from mongefit.model_selection import select as choose
 from mongefit.single_cell._cells import Cells, take_cells
-from mongefit.single_cell._columns import Times, check_adata
-from mongefit.single_cell._representation import Representation
+from mongefit.single_cell._model import SingleCellMap, check_model, with_origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,55 +30,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from mongefit._io import StrPath
+    from mongefit.single_cell._model import Model
 
-    Model = MongeMap | MongeMapCV | EnsembleMap
     Candidates = MongeMap | Sequence[MongeMap] | Mapping[str, MongeMap] | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SingleCellMap:
-    """A fitted map, and where in an AnnData its cells come from.
-
-    Attributes
-    ----------
-    model
-        The fitted estimator, or an ensemble: its clouds are cells of both times.
-    times
-        Column of obs and its values for source and target.
-    representation
-        Array of obsm, X, or components of X with their mean and loadings.
-    weight_key, growth_key
-        Columns of obs that the weights of the fit came from; None for equal weights.
-    """
-
-    model: Model
-    times: Times
-    representation: Representation
-    weight_key: str | None = None
-    growth_key: str | None = None
-
-    def save(self, path: StrPath, *, overwrite: bool = False) -> None:
-        """Write all of it to one file; `mongefit.single_cell.load` reads it.
-
-        `mongefit.load` reads the estimator alone.
-        """
-        header, tensors = self.representation.describe()
-        header |= {"weight_key": self.weight_key, "growth_key": self.growth_key}
-        section = Section(dataclasses.asdict(self.times) | header, tensors)
-        save(self.model, path, overwrite=overwrite, single_cell=section)
-
-    def coordinates(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Coordinates of some cells, as the model expects them, [n, d]."""
-        points = self.representation.of(adata, rows)
-        expected = self.model.n_features_in_
-        if points.shape[1] != expected:
-            raise DataError(
-                f"The model expects {expected} features, got {points.shape[1]} of "
-                f"{self.representation.where}."
-            )
-        if self.representation.fingerprint is not None:
-            self.representation.fingerprint.check(adata, self.representation)
-        return points
 
 
 def fit(
@@ -175,15 +126,6 @@ def _fit(cells: Cells, model: Model) -> Model:
         options["many_to_many"] = True
     estimator = type(model)(**options)
     return estimator.fit(cells.x, cells.y, groups=cells.groups, **known)
-
-
-def with_origin(model: Model, cells: Cells) -> SingleCellMap:
-    """A model that was fitted to cells, with where these came from."""
-    if not isinstance(model, EnsembleMap):
-        model.diagnostics_["input_warnings"][:0] = cells.warnings
-    return SingleCellMap(
-        model, cells.times, cells.representation, cells.weight_key, cells.growth_key
-    )
 
 
 def select(
@@ -326,44 +268,6 @@ def transport(
         adata.obs[f"{key_added}_{name}"] = _among_all(adata, rows, column)
     adata.uns[key_added] = _record(model, inverse=inverse)
     return adata if copy else None
-
-
-def load(path: StrPath, *, classes: Sequence[type] = ()) -> SingleCellMap:
-    """Read what `SingleCellMap.save` or ``mongefit fit cells.h5ad`` wrote.
-
-    ``classes`` are those of your own that the model holds, as for `mongefit.load`. It raises a
-    `ModelFileError` if the file cannot be read, or holds a model of plain arrays.
-    """
-    model, section = load_with_cells(path, classes=classes)
-    if section is None:
-        raise ModelFileError(
-            f"{os.fspath(path)} was not fitted on an AnnData, and does not know its time key and "
-            "representation. mongefit.load reads it, for plain arrays."
-        )
-    try:
-        texts = [section.header[name] for name in ("key", "source", "target", "use_rep")]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("a name is not text")
-        keys = [section.header.get(name) for name in ("weight_key", "growth_key")]
-        if not all(isinstance(key, str | None) for key in keys):
-            raise ValueError("a column is not text")
-        representation = Representation.restore(*section, dim=model.n_features_in_)
-        return SingleCellMap(model, Times(*texts[:3]), representation, *keys)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(
-            f"{os.fspath(path)} is not a valid model: what it says of cells cannot be right "
-            f"({error})."
-        ) from error
-
-
-def check_model(model: Any, adata: Any) -> None:
-    """Refuse a model that does not know its representation, and what is no AnnData."""
-    if not isinstance(model, SingleCellMap):
-        raise OptionError(
-            "model must be what mongefit.single_cell.fit or mongefit.single_cell.load gives, got "
-            f"{type(model).__name__}."
-        )
-    check_adata(adata)
 
 
 def _among_all(adata: AnnData, rows: NDArray[np.int64], values: NDArray[Any]) -> NDArray[Any]:

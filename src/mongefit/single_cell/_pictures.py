@@ -11,7 +11,7 @@ from mongefit._validation import check_count
 from mongefit.errors import DataError, Suggestion
 from mongefit.plotting._figures import BLACK, BLUE, GREY, finish, new_axes, palette
 from mongefit.single_cell._columns import distinct, listed, obs_column
-from mongefit.single_cell._mapping import SingleCellMap, check_model
+from mongefit.single_cell._model import SingleCellMap, check_model
 
 if TYPE_CHECKING:
     from anndata import AnnData
