@@ -77,17 +77,26 @@ def move_over(chain: Chain, mass: Matrix, *, reverse: bool = False) -> Matrix:
     return mass
 
 
-def mean_over(chain: Chain, values: Matrix, *, reverse: bool = False) -> Matrix:
-    """The mean of values at the end of a chain for each source point; in reverse the way back."""
-    # From the far end on.
+def mean_over(
+    chain: Chain, values: Matrix, *, reverse: bool = False, points: Matrix | None = None
+) -> Matrix:
+    """The mean of values at the end of a chain for each source point; in reverse the way back.
+
+    With ``points`` for these instead of the points that were fitted.
+    """
+    # From the far end on, with a last column of ones that gathers what values are divided by.
     order = list(chain) if reverse else list(reversed(chain))
     passing = list(reversed(_passing(chain, reverse=reverse)))
-    weight = np.ones((len(values), 1))
+    found = np.column_stack([values, np.ones(len(values))]) if passing else values
     for k, maps in enumerate(order):
         if k:
-            values, weight = (each * passing[k - 1][:, None] for each in (values, weight))
-        values, weight = (mean_values(maps, each, reverse=reverse) for each in (values, weight))
-    return values if len(order) == 1 else values / np.where(weight > 0, weight, 1.0)
+            found = found * passing[k - 1][:, None]
+        asked = points if k == len(order) - 1 else None
+        found = mean_values(maps, found, reverse=reverse, points=asked)
+    if not passing:
+        return found
+    weight = found[:, -1:]
+    return np.asarray(found[:, :-1] / np.where(weight > 0, weight, 1.0))
 
 
 def corrections_over(chain: Chain, points: Matrix) -> Matrix:

@@ -130,17 +130,22 @@ def move_mass(maps: Maps, mass: Matrix, *, reverse: bool = False) -> Matrix:
 
 
 @double_precision()
-def mean_values(maps: Maps, values: Matrix, *, reverse: bool = False) -> Matrix:
+def mean_values(
+    maps: Maps, values: Matrix, *, reverse: bool = False, points: Matrix | None = None
+) -> Matrix:
     """diag(1/P1) P values: for each source point their mean where it goes, [m, k] to [n, k].
 
     With ``reverse`` diag(1/Pᵀ1) Pᵀ values: the mean where each target point came from, [n, k] to
-    [m, k].
+    [m, k]. Other ``points`` have their means under the conditional weights there.
     """
-    found: Matrix = np.zeros((len(maps[0].y if reverse else maps[0].x), values.shape[1]))
+    count = len(maps[0].y if reverse else maps[0].x) if points is None else len(points)
+    found: Matrix = np.zeros((count, values.shape[1]))
     for each in maps:
-        here = _in_common_units(each)
-        points = np.asarray(here.y if reverse else here.x)
-        for rows, weights in conditional_blocks(here, points, reverse=reverse):
+        here, asked = each, points
+        if asked is None:
+            here = _in_common_units(each)
+            asked = np.asarray(here.y if reverse else here.x)
+        for rows, weights in conditional_blocks(here, asked, reverse=reverse):
             found[rows] += weights @ values
     return found / len(maps)
 

@@ -47,6 +47,24 @@ def check_adata(adata: Any) -> None:
         raise OptionError(f"adata must be an AnnData, got {type(adata).__name__}.{hint}")
 
 
+def check_name(key_added: Any) -> None:
+    """Refuse a name that obs and obsm cannot have."""
+    if not isinstance(key_added, str) or not key_added or "/" in key_added:
+        raise OptionError(f"key_added must be a name without '/', got {key_added!r}.")
+
+
+def in_memory(adata: AnnData) -> AnnData:
+    """A copy in memory, because a file behind the original cannot be changed."""
+    return adata.to_memory() if adata.isbacked else adata.copy()
+
+
+def among_all(adata: AnnData, rows: NDArray[np.int64], values: NDArray[Any]) -> NDArray[Any]:
+    """Values of some cells among those of all, False or NaN for the others."""
+    found = np.full((adata.n_obs, *values.shape[1:]), False if values.dtype == bool else np.nan)
+    found[rows] = values
+    return found
+
+
 def listed(names: Iterable[Any], limit: int = 20) -> str:
     """Names in one line, the first of them where there are many."""
     names = list(names)

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone as unfitted
 
 import mongefit
@@ -21,6 +20,7 @@ from mongefit.model_selection import CrossValidation, Selection
 from mongefit.model_selection import cross_validate as validate
 from mongefit.model_selection import select as choose
 from mongefit.single_cell._cells import Cells, take_cells
+from mongefit.single_cell._columns import among_all, check_name, in_memory
 from mongefit.single_cell._model import SingleCellMap, check_model, with_origin
 
 if TYPE_CHECKING:
@@ -252,8 +252,7 @@ def transport(
         Leave ``adata`` alone and return a copy.
     """
     check_model(model, adata)
-    if not isinstance(key_added, str) or not key_added or "/" in key_added:
-        raise OptionError(f"key_added must be a name without '/', got {key_added!r}.")
+    check_name(key_added)
     rows = model.times.rows(adata, target=inverse)
     points = model.coordinates(adata, rows)
     mapped = (model.model.inverse_transform if inverse else model.model.transform)(points)
@@ -261,20 +260,12 @@ def transport(
     if isinstance(model.model, EnsembleMap) and not inverse:
         columns |= {"spread": model.model.spread(points), "informed": model.model.informed(points)}
     if copy:
-        # In memory, because a file behind the original cannot be changed.
-        adata = adata.to_memory() if adata.isbacked else adata.copy()
-    adata.obsm[f"X_{key_added}"] = _among_all(adata, rows, mapped)
+        adata = in_memory(adata)
+    adata.obsm[f"X_{key_added}"] = among_all(adata, rows, mapped)
     for name, column in columns.items():
-        adata.obs[f"{key_added}_{name}"] = _among_all(adata, rows, column)
+        adata.obs[f"{key_added}_{name}"] = among_all(adata, rows, column)
     adata.uns[key_added] = _record(model, inverse=inverse)
     return adata if copy else None
-
-
-def _among_all(adata: AnnData, rows: NDArray[np.int64], values: NDArray[Any]) -> NDArray[Any]:
-    """Values of some cells among those of all, False or NaN for the others."""
-    found = np.full((adata.n_obs, *values.shape[1:]), False if values.dtype == bool else np.nan)
-    found[rows] = values
-    return found
 
 
 def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from mongefit._validation import check_count
 from mongefit.errors import DataError, Suggestion
-from mongefit.plotting._figures import BLACK, BLUE, GREY, finish, new_axes, palette
+from mongefit.plotting._figures import BLACK, BLUE, GREY, finish, new_axes
 from mongefit.single_cell._columns import distinct, listed, obs_column
+from mongefit.single_cell._labels import label_colors
 from mongefit.single_cell._model import SingleCellMap, check_model
 
 if TYPE_CHECKING:
@@ -134,18 +135,8 @@ def _scatter_by(
     codes, values = distinct(column)
     if np.any(codes < 0):
         _scatter(ax, points[codes < 0], GREY, "not known")
-    colors = _label_colors(adata, key)
-    for code in sorted(range(len(values)), key=lambda code: list(colors).index(values[code])):
-        _scatter(ax, points[codes == code], colors[values[code]], str(values[code]))
-
-
-def _label_colors(adata: AnnData, key: str) -> dict[Any, Any]:
-    """The colour of every label, in the order of the categories where there are any."""
-    column = adata.obs[key]
-    has_order = hasattr(column, "cat")
-    labels = list(column.cat.categories) if has_order else sorted(distinct(column)[1], key=str)
-    chosen = list(adata.uns.get(f"{key}_colors", ()))
-    # Colours belong to categories by their place; a list that is too short fits none of them.
-    if not has_order or len(chosen) < len(labels):
-        chosen = palette(len(labels))
-    return dict(zip(labels, chosen, strict=False))
+    colors = label_colors(adata, key)
+    order = list(colors)
+    for code in sorted(range(len(values)), key=lambda code: order.index(str(values[code]))):
+        label = str(values[code])
+        _scatter(ax, points[codes == code], colors[label], label)

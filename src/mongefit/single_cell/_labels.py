@@ -1,0 +1,105 @@
+"""Labels of the cells of a fit, and the colours of labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mongefit._estimators.outcomes import chain_of
+from mongefit.errors import DataError, OptionError, did_you_mean
+from mongefit.plotting._figures import palette
+from mongefit.single_cell._columns import distinct, listed, obs_labels
+from mongefit.single_cell._model import SingleCellMap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from anndata import AnnData
+
+
+def fitted_rows(model: SingleCellMap, adata: AnnData, *, target: bool) -> NDArray[np.int64]:
+    """The rows of ``adata`` that hold the cells of the fit, in the order of the fit, one side.
+
+    Cells are told by their coordinates, so ``adata`` may be sorted in another way or hold more.
+    """
+    from scipy.spatial import KDTree
+
+    from mongefit._fitting.chains import end_of
+    from mongefit._fitting.outcomes import fitted_points
+
+    points = fitted_points(end_of(chain_of(model.model), source=not target), source=not target)
+    rows = model.times.rows(adata, target=target)
+    found = model.coordinates(adata, rows)
+    near = 1e-4 * max(np.abs(points).max(), 1e-300)  # the rounding of a file, or of float32
+    if found.shape == points.shape and np.abs(found - points).max() <= near:
+        return rows
+    distance, nearest = KDTree(found).query(points)
+    if np.any(missing := distance > near):
+        time = model.times.target if target else model.times.source
+        raise DataError(
+            f"{missing.sum()} of the {len(points)} cells of {model.times.key} {time} that were "
+            f"fitted are not among the {len(rows)} here. Give the AnnData of the fit; for other "
+            "cells give it as reference=."
+        )
+    return np.asarray(rows[nearest], np.int64)
+
+
+class Labels(NamedTuple):
+    """Labels of some cells: the number of each, −1 where it is not known, and their names."""
+
+    codes: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, adata: AnnData, key: Any, rows: NDArray[np.int64], option: str = "key") -> Labels:
+        """Labels of a column of obs, in the order of its categories; at least one."""
+        labels = obs_labels(adata, key, option, rows)
+        present = {label for label in labels if label is not None}
+        if not present:
+            raise DataError(
+                f"obs[{key!r}] has no label for any of the {len(rows)} cells that it is needed "
+                f"for (first: {adata.obs_names[rows[0]]!r}). Columns: {listed(adata.obs)}."
+            )
+        names = [name for name in label_order(adata, key) if name in present]
+        number = {name: k for k, name in enumerate(names)}
+        codes = np.array([number.get(label, -1) for label in labels], np.int64)
+        return cls(codes, tuple(names))
+
+    @property
+    def indicator(self) -> NDArray[np.float64]:
+        """1 where a cell has a label, [cells, labels]."""
+        return np.asarray(self.codes[:, None] == np.arange(len(self.names)), np.float64)
+
+    def kept(self, exclude: str | Iterable[str]) -> NDArray[np.bool_]:
+        """Which labels are left without some."""
+        wanted = [exclude] if isinstance(exclude, str) else [str(each) for each in exclude]
+        for name in wanted:
+            if name not in self.names:
+                raise OptionError(
+                    f"exclude names {name!r}, and there is no such label. Labels: "
+                    f"{listed(self.names)}." + did_you_mean(name, self.names)
+                )
+        kept = ~np.isin(self.names, wanted)
+        if not kept.any():
+            raise OptionError(f"exclude leaves no label: there are {listed(self.names)}.")
+        return kept
+
+
+def label_order(adata: AnnData, key: str) -> list[str]:
+    """The labels of a column as text, in the order of its categories where it has any."""
+    column = adata.obs[key]
+    if hasattr(column, "cat"):
+        return [str(each) for each in column.cat.categories]
+    return sorted({str(each) for each in distinct(column)[1]})
+
+
+def label_colors(adata: AnnData, key: str) -> dict[str, Any]:
+    """The colour of every label, in the order of the categories where there are any."""
+    names = label_order(adata, key)
+    chosen = list(adata.uns.get(f"{key}_colors", ()))
+    # Colours belong to categories by their place; a list that is too short fits none of them.
+    if not hasattr(adata.obs[key], "cat") or len(chosen) < len(names):
+        chosen = palette(len(names))
+    return dict(zip(names, chosen, strict=False))
