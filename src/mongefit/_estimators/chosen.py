@@ -39,10 +39,11 @@ class MongeMapCV(Saved, EntropicQueries):
         families above.
     cv : int, default=None
         Number of folds; by default 5, and with fewer than 10 clones as many as there are.
-    scoring : {"energy", "rmse", "likelihood"} or function, default="energy"
+    scoring : {"energy", "rmse", "likelihood", "fate"} or function, default="energy"
         What held-out pairs are judged by: the energy score of the predicted distribution, the RMSE
-        of the predicted point, −log of the plan's density at the pair, or a function of (truth,
-        predicted), in the units of the data, that gives the loss of every row. By the energy score
+        of the predicted point, −log of the plan's density at the pair, −log of the predicted
+        probability of the target's label, or a function of (truth, predicted), in the units of
+        the data, that gives the loss of every row. By the energy score
         and by the likelihood only candidates are taken whose RMSE cannot be told from the least.
     tau_a, tau_b : float or sequence of float, default=1.0
         How strictly the plan keeps the weights of the source and of the target, as for `MongeMap`:
@@ -112,6 +113,7 @@ class MongeMapCV(Saved, EntropicQueries):
         pair_weight: ArrayLike | None = None,
         clones: ArrayLike | None = None,
         groups: tuple[ArrayLike, ArrayLike] | None = None,
+        labels: ArrayLike | None = None,
         source_weight: ArrayLike | None = None,
         target_weight: ArrayLike | None = None,
         checkpoint: StrPath | None = None,
@@ -132,6 +134,10 @@ class MongeMapCV(Saved, EntropicQueries):
             that share a point are.
         groups
             Labels of the rows of X and of Y, as for `MongeMap.fit`: training looks at them.
+        labels
+            A label for each row of Y, such as cell types; None where there is none. They are only
+            judged by: ``report_`` then says how well the labels of held-out targets were
+            predicted, beside class shares, logistic regression and nearest pairs.
         source_weight, target_weight
             Weights of the points, non-negative with sum 1; uniform by default.
         checkpoint, resume
@@ -142,8 +148,8 @@ class MongeMapCV(Saved, EntropicQueries):
 
         found = fit_best(
             self, X, Y, pairs=pairs, pair_weight=pair_weight, clones=clones, groups=groups,
-            source_weight=source_weight, target_weight=target_weight, checkpoint=checkpoint,
-            resume=resume,
+            labels=labels, source_weight=source_weight, target_weight=target_weight,
+            checkpoint=checkpoint, resume=resume,
         )  # fmt: skip
         self._adopt(found.model)
         self.best_score_: float = found.score

@@ -8,6 +8,8 @@ from mongefit.metrics._divergence import Divergence as Divergence
 from mongefit.metrics._divergence import sinkhorn_divergence as sinkhorn_divergence
 from mongefit.metrics._energy import energy_score as energy_score
 from mongefit.metrics._evaluation import evaluate as evaluate
+from mongefit.metrics._labels import LabelScores as LabelScores
+from mongefit.metrics._labels import label_scores as label_scores
 from mongefit.metrics._points import l2_uvp as l2_uvp
 from mongefit.metrics._points import rmse as rmse
 from mongefit.metrics._table import Table as Table

@@ -17,8 +17,8 @@ from mongefit._progress import ProgressBar
 from mongefit._runtime import double_precision
 from mongefit._transport import Units
 from mongefit._validation import check_seed, check_switch
-from mongefit.errors import summarised_warnings, warn_user
-from mongefit.metrics import Table, sinkhorn_divergence
+from mongefit.errors import OptionError, summarised_warnings, warn_user
+from mongefit.metrics import Table, label_scores, sinkhorn_divergence
 from mongefit.metrics._energy import distances
 from mongefit.model_selection._choosing import (
     Comparison,
@@ -48,6 +48,13 @@ from mongefit.model_selection._judging import (
     judge_family,
 )
 from mongefit.model_selection._keeping import KeptPaths
+from mongefit.model_selection._labels import (
+    TargetLabels,
+    answered,
+    check_labelled,
+    label_predictors,
+    true_labels,
+)
 from mongefit.model_selection._predictors import Predictor, simple_predictors
 from mongefit.model_selection._selecting import check_candidates
 from mongefit.model_selection._training import Trainer, keep, recall
@@ -78,6 +85,7 @@ REPEATS, MANY_CLONES = 3, 40
 HEADERS = {
     "name": "held-out pairs", "rmse": "RMSE", "energy": "energy", "divergence": "divergence",
 }  # fmt: skip
+LABELLED = {"log_loss": "log-loss", "auroc": "AUROC"}
 
 
 class Best(NamedTuple):
@@ -91,10 +99,16 @@ class Best(NamedTuple):
 
 def fit_best(
     settings: MongeMapCV, X: ArrayLike, Y: ArrayLike, *, pairs: Any, pair_weight: Any, clones: Any,
-    groups: Any, source_weight: Any, target_weight: Any, checkpoint: Any, resume: bool,
+    groups: Any, labels: Any, source_weight: Any, target_weight: Any, checkpoint: Any,
+    resume: bool,
 ) -> Best:  # fmt: skip
     """Choose, fit and report."""
     scoring = check_scoring(settings.scoring)
+    if scoring == "fate" and labels is None:
+        raise OptionError(
+            "scoring='fate' judges by the labels of target points, and there are none. Give "
+            "labels=, one for each row of Y."
+        )
     strengths = check_strengths(settings.tau_a, settings.tau_b)
     seed, size = check_seed(settings.random_state), check_max_points(settings.max_points)
     check_switch(settings.normalize_weight, "normalize_weight")
@@ -125,7 +139,8 @@ def fit_best(
         model = base.set_params(**SAFE).fit(X, Y, **weights)
         return Best(model, np.nan, {}, None)
     warn_of_few(known)
-    chooser = _Chooser.of(known, settings, scoring, seed, size)
+    targets = TargetLabels.of(labels, len(known.y))
+    chooser = _Chooser.of(known, settings, scoring, seed, size, targets)
     kept = KeptPaths(checkpoint, resume=resume, what=chooser.arrays())
     named = None if settings.candidates is None else check_candidates(settings.candidates)
     stages = len(strengths) * len(FAMILIES if named is None else named) + (named is None)
@@ -181,10 +196,17 @@ class _Chooser(NamedTuple):
     scoring: Scoring | Loss
     n_jobs: int | None
     seed: int
+    names: tuple[str, ...]
 
     @classmethod
     def of(
-        cls, known: Known, settings: MongeMapCV, scoring: Any, seed: int, size: int | None
+        cls,
+        known: Known,
+        settings: MongeMapCV,
+        scoring: Any,
+        seed: int,
+        size: int | None,
+        labels: TargetLabels,
     ) -> _Chooser:
         # What a few pairs say depends on how they are divided.
         times = REPEATS if FEW_CLONES <= known.n_clones < MANY_CLONES else 1
@@ -200,14 +222,17 @@ class _Chooser(NamedTuple):
             centre, scale = np.asarray(units.centre), float(units.scale)
         held = HeldOut(
             x, y, part.a, part.b, part.pairs, known.weight, known.clone, np.stack(fold),
-            distances(y, y),
+            distances(y, y), labels.indicator[part.columns],
         )  # fmt: skip
-        return cls(held, part, centre, scale, scoring, settings.n_jobs, seed)
+        if scoring == "fate":
+            check_labelled(held)
+        return cls(held, part, centre, scale, scoring, settings.n_jobs, seed, labels.names)
 
     def arrays(self) -> list[Any]:
         """All that judgements depend on."""
         held = self.held
-        return [held.x, held.y, held.a, held.b, held.pairs, held.weight, held.clone, held.fold]
+        arrays = [held.x, held.y, held.a, held.b, held.pairs, held.weight, held.clone, held.fold]
+        return [*arrays, held.labels] if held.labels.size else arrays
 
     def pick(self, entries: list[Entry]) -> Entry:
         return pick(entries, self.held, self.scoring, self.out_of)
@@ -297,22 +322,50 @@ class _Chooser(NamedTuple):
             rmse = self.scale * compare.mean(squares(entry.judged, held)) ** 0.5
             energy = self.scale * compare.mean(entry.judged.energy)
             chosen = entry is best
-            rows.append((entry.family, rmse, energy, spread, "candidate", entry.name, chosen))
+            fates = self._label_scores(entry.judged.fates)
+            rows.append(
+                (entry.family, rmse, energy, spread, *fates, "candidate", entry.name, chosen)
+            )
+        none = (None, None) if self.names else ()
         for name, (predicted, predict) in simple.items():
             missed = np.linalg.norm(predicted - held.truth, axis=1)
             rmse, mean = compare.mean(missed**2) ** 0.5, compare.mean(missed)
             spread = self._divergence(self.out_of(predict(held.x)))
-            rows.append((name, self.scale * rmse, self.scale * mean, spread, "simple", name, False))
+            rows.append(
+                (name, self.scale * rmse, self.scale * mean, spread, *none, "simple", name, False)
+            )
+        if self.names:
+            for name, probability in label_predictors(held).items():
+                scores = self._scores_of(probability)
+                rows.append((name, None, None, None, *scores, "simple", name, False))
         often = "" if len(held.fold) == 1 else f", {len(held.fold)} times"
-        notes = (
+        notes: tuple[str, ...] = (
             f"{len(held.pairs)} pairs in {int(held.clone.max()) + 1} clones, held out in "
             f"{int(held.fold.max()) + 1} folds{often}. Chosen: {best.name}.",
             "Of each family the best candidate. Energy: the energy score, in units of the data. "
             "Divergence: Sinkhorn divergence of the mapped source from the target, of a fit to all "
             "pairs.",
         )
-        keys = (*HEADERS, "kind", "what", "chosen")
-        return Table(tuple(dict(zip(keys, row, strict=True)) for row in rows), HEADERS, notes)
+        headers: dict[str, str] = HEADERS
+        if self.names:
+            headers = HEADERS | LABELLED
+            notes += (
+                f"Log-loss and AUROC: of the labels of held-out targets, {', '.join(self.names)}.",
+            )
+        keys = (*headers, "kind", "what", "chosen")
+        return Table(tuple(dict(zip(keys, row, strict=True)) for row in rows), headers, notes)
+
+    def _label_scores(self, masses: NDArray[np.float64]) -> tuple[float, ...]:
+        """Log-loss and AUROC of what a candidate says of labels; nothing without labels."""
+        return self._scores_of(answered(self.held, masses)) if self.names else ()
+
+    def _scores_of(self, probability: NDArray[np.float64]) -> tuple[float, ...]:
+        truth = true_labels(self.held)
+        some, weight = truth >= 0, self.held.weight[self.held.asked]
+        if not some.any():
+            return (np.nan, np.nan)
+        found = label_scores(probability[some], truth[some], weight=weight[some])
+        return found.log_loss, found.mean_auroc
 
     def _pick_or_none(self, entries: list[Entry]) -> Entry | None:
         finite = [each for each in entries if np.all(np.isfinite(each.judged.predicted))]

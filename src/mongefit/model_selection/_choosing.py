@@ -14,12 +14,14 @@ from mongefit._regression import standard_error
 from mongefit._validation import check_tau
 from mongefit.errors import OptionError, TrainingError, did_you_mean
 from mongefit.metrics._energy import distances
+from mongefit.metrics._labels import log_losses
 from mongefit.model_selection._judging import STRICT, HeldOut, Judged, Taus
+from mongefit.model_selection._labels import answered, true_labels
 
 GUARD = 0.5
 """Standard errors by which the RMSE of what is chosen by another score may be above the least."""
 
-Scoring = Literal["energy", "rmse", "likelihood"]
+Scoring = Literal["energy", "rmse", "likelihood", "fate"]
 Loss = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
 
@@ -89,6 +91,9 @@ def losses(
         return judged.surprise
     if scoring == "rmse":
         return squares(judged, known)
+    if scoring == "fate":
+        truth = true_labels(known)
+        return np.where(truth >= 0, log_losses(answered(known, judged.fates), truth), 0.0)
     found = np.asarray(scoring(out_of(known.truth), out_of(judged.predicted)), np.float64)
     if found.shape != (len(known.asked),):
         raise OptionError(
@@ -99,10 +104,15 @@ def losses(
 
 
 class Comparison:
-    """Means of losses over pairs, and of their differences, with standard errors over clones."""
+    """Means of losses over pairs, and of their differences, with standard errors over clones.
 
-    def __init__(self, known: HeldOut):
+    With ``labelled`` over the pairs alone whose target has a label.
+    """
+
+    def __init__(self, known: HeldOut, *, labelled: bool = False):
         weight = known.weight[known.asked]
+        if labelled:
+            weight = np.where(true_labels(known) >= 0, weight, 0.0)
         self._weight: NDArray[np.float64] = weight / weight.sum()
         self._clone = known.clone[known.asked]
 
@@ -154,6 +164,7 @@ def pick(
     with few pairs a score alone may prefer a map that misses more.
     """
     compare = Comparison(known)
+    judge = Comparison(known, labelled=scoring == "fate")
     missed = [squares(entry.judged, known) for entry in entries]
     scores = [losses(scoring, entry.judged, known, out_of) for entry in entries]
     finite = [k for k in range(len(entries)) if np.all(np.isfinite(missed[k] + scores[k]))]
@@ -165,17 +176,17 @@ def pick(
     exact = [k for k in finite if compare.mean(missed[k]) <= negligible(known, compare)]
     if exact:
         same = [k for k in exact if entries[k].family == entries[exact[0]].family]
-        return entries[min(same, key=lambda k: compare.mean(scores[k]))]
+        return entries[min(same, key=lambda k: judge.mean(scores[k]))]
     if scoring in ("energy", "likelihood"):
         least = min(finite, key=lambda k: compare.mean(missed[k]))
         finite = [k for k in finite if compare.within(missed[k], missed[least], GUARD)]
-    best = min(finite, key=lambda k: compare.mean(scores[k]))
-    close = [k for k in finite if compare.within(scores[k], scores[best])]
+    best = min(finite, key=lambda k: judge.mean(scores[k]))
+    close = [k for k in finite if judge.within(scores[k], scores[best])]
     family = _family([entries[k] for k in close], entries)
     same = [k for k in close if entries[k].family == family]
     if scoring in ("energy", "likelihood"):
         return entries[min(same, key=lambda k: compare.apart(entries[k].judged, known))]
-    return entries[min(same, key=lambda k: compare.mean(scores[k]))]
+    return entries[min(same, key=lambda k: judge.mean(scores[k]))]
 
 
 def _family(close: Sequence[Entry], entries: Sequence[Entry]) -> str:
@@ -202,10 +213,10 @@ def results(
     scale: float,
 ) -> dict[str, Any]:
     """`cv_results_`: an entry for each candidate; of scores more is better."""
-    compare = Comparison(known)
+    compare, judge = Comparison(known), Comparison(known, labelled=scoring == "fate")
     scores = [losses(scoring, entry.judged, known, out_of) for entry in entries]
-    mean = np.array([compare.mean(each) for each in scores])
-    unit = 1.0 if callable(scoring) or scoring == "likelihood" else scale
+    mean = np.array([judge.mean(each) for each in scores])
+    unit = 1.0 if callable(scoring) or scoring in ("likelihood", "fate") else scale
     if scoring == "rmse":
         mean = np.sqrt(mean)
     order = np.empty(len(entries), np.int64)

@@ -79,11 +79,13 @@ class Judged(NamedTuple):
 
     ``predicted`` are points; ``energy`` and ``surprise`` are how well the distribution over targets
     foretold the true one: the energy score, and −log of its density against the target's weights.
+    ``fates`` are the probabilities of labels, [answers, labels]; no column without labels.
     """
 
     predicted: Points
     energy: NDArray[np.float64]
     surprise: NDArray[np.float64]
+    fates: Points
 
 
 class Fold(NamedTuple):
@@ -103,7 +105,8 @@ class HeldOut(NamedTuple):
     """Both clouds in common units, and the pairs between them with their clones and folds.
 
     A row of ``fold`` divides the pairs once: with few pairs that is done several times, each pair
-    is asked about in each, and the answers are in the order of the rows.
+    is asked about in each, and the answers are in the order of the rows. ``labels`` are 1 where a
+    target point has a label, [m, labels].
     """
 
     x: Points
@@ -115,6 +118,7 @@ class HeldOut(NamedTuple):
     clone: NDArray[np.int64]
     fold: NDArray[np.int64]
     between: Points
+    labels: Points
 
     @property
     def asked(self) -> NDArray[np.int64]:
@@ -247,7 +251,7 @@ def _judge(
         return _Answer((None, None), None)
     rows, columns = known.pairs[fold.out].T
     there = _Soft.of(u[rows], v, fold.b, g, eps)
-    truth = known.y[columns]
+    truth, fates = known.y[columns], there.weights @ known.labels
 
     def judged(moved: Points) -> Judged:
         image = (truth - moved) @ latent.root
@@ -258,6 +262,7 @@ def _judge(
             there.weights @ known.y + moved,
             energy_scores(there.weights, known.y, truth - moved, known.between),
             (cost - there.potential - back) / eps,
+            fates,
         )
 
     plain = judged(np.zeros_like(truth))
@@ -272,7 +277,7 @@ def judge_family(
 ) -> dict[tuple[float, bool], Judged]:
     """Every epsilon and debiasing of one family on held-out pairs.
 
-    Epsilon falls until both scores rise.
+    Epsilon falls until all scores rise: the RMSE, the energy score, and that of labels if any.
     """
     folds = list(known.folds())
     whole = known.start(family.diffeo, known.weight)
@@ -281,7 +286,8 @@ def judge_family(
     latents = [_Latent.of(start, family, known.x) for start in starts]
     epsilons = _Latent.of(whole, family, known.x).epsilons(whole, known)
     found: dict[tuple[float, bool], Judged] = {}
-    best = np.full(2, np.inf)
+    labelled = known.labels[known.pairs[known.asked, 1]]
+    best = np.full(2 + bool(labelled.any()), np.inf)
     g: list[Any] = [np.zeros(len(known.y))] * len(folds)
     with lapack_threads(len(known.x) * len(known.y)), Parallel(n_jobs, prefer="threads") as pool:
         for epsilon in epsilons:
@@ -298,7 +304,10 @@ def judge_family(
                 found[epsilon, debias] = joined
                 missed = np.sum((joined.predicted - known.truth) ** 2, axis=1)
                 weight = known.weight[known.asked]
-                scores.append([weight @ missed, weight @ joined.energy])
+                score = [weight @ missed, weight @ joined.energy]
+                if labelled.any():
+                    score.append(weight @ _label_losses(joined.fates, labelled))
+                scores.append(score)
             if not scores or np.all(np.min(scores, axis=0) > best):
                 break
             best = np.minimum(best, np.min(scores, axis=0))
@@ -306,11 +315,18 @@ def judge_family(
     return found
 
 
+def _label_losses(masses: Points, labelled: Points) -> NDArray[np.float64]:
+    """−log of the share of the mass on labels that is on the true one; 0 without a true one."""
+    floor = 1e-3 / masses.shape[1]
+    right = np.sum(masses * labelled, axis=1) + floor
+    lost = -np.log(right / (masses.sum(axis=1) + 1e-3))
+    return np.asarray(np.where(labelled.any(axis=1), lost, 0.0))
+
+
 def join(parts: Any, folds: list[Fold]) -> Judged:
     """The answers of all folds, each in its place."""
     count = sum(len(fold.places) for fold in folds)
-    predicted = np.empty((count, parts[0].predicted.shape[1]))
-    joined = Judged(predicted, np.empty(count), np.empty(count))
+    joined = Judged(*(np.empty((count, *piece.shape[1:])) for piece in parts[0]))
     for part, fold in zip(parts, folds, strict=True):
         for whole, piece in zip(joined, part, strict=True):
             whole[fold.places] = piece

@@ -132,6 +132,7 @@ class Trainer(NamedTuple):
             (image - self.centre) / self.scale,
             energy_scores(weights, self.part.y, truth - moved) / self.scale,
             surprise,
+            weights @ self.held.labels,
         )
 
 
@@ -151,21 +152,23 @@ class _Patience:
 
 def keep(kept: KeptPaths, key: str, found: dict[tuple[float, bool], Judged]) -> None:
     """Keep judgements as one array: of each candidate a block, of each answer a row."""
-    blocks = [
-        np.column_stack(
-            [np.full(len(each.energy), epsilon), np.full(len(each.energy), debias), *each]
-        )
-        for (epsilon, debias), each in found.items()
-    ]
-    kept.put(f"judged {key}", np.asarray(blocks, np.float64))
+    blocks = []
+    for (epsilon, debias), each in found.items():
+        first = [epsilon, debias, each.predicted.shape[1]]
+        blocks.append(np.column_stack([np.tile(first, (len(each.energy), 1)), *each]))
+    kept.put(f"answers {key}", np.asarray(blocks, np.float64))
 
 
 def recall(kept: KeptPaths, key: str) -> dict[tuple[float, bool], Judged] | None:
     """Judgements that were kept."""
-    blocks = kept.paths.get(f"judged {key}")
+    blocks = kept.paths.get(f"answers {key}")
     if blocks is None:
         return None
-    return {
-        (float(block[0, 0]), bool(block[0, 1])): Judged(block[:, 2:-2], block[:, -2], block[:, -1])
-        for block in blocks
-    }
+    found = {}
+    for block in blocks:
+        epsilon, debias, dim = block[0, :3]
+        predicted, energy, surprise, fates = np.split(
+            block[:, 3:], np.cumsum([int(dim), 1, 1]), axis=1
+        )
+        found[float(epsilon), bool(debias)] = Judged(predicted, energy[:, 0], surprise[:, 0], fates)
+    return found
