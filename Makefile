@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-min lint fuzz soak kill-test mutants gpu-check bench pictures lock clean
+.PHONY: setup demo test test-min test-interop lint fuzz soak kill-test mutants gpu-check bench pictures lock clean
 
 setup: $(READY)
 
@@ -54,6 +54,20 @@ test-min:
 		--editable . anndata ott-jax "pandas<3" --group dev
 	SCIPY_ARRAY_API=1 $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal  # for sklearn 1.6's checks
 
+# CellRank, moscot and Waddington-OT go on with our plans, in an environment of their own.
+INTEROP := .venv-interop
+PEERS := cellrank moscot scanpy wot
+
+test-interop: $(INTEROP)/.ready
+	$(INTEROP)/bin/python -m pytest tests/interop
+
+$(INTEROP)/.ready: pyproject.toml tests/interop/constraints.txt
+	$(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(INTEROP)/bin/python -m pip install --quiet --constraint tests/interop/constraints.txt \
+		--editable ".[anndata,ott]" $(PEERS) POT beartype pytest
+	@touch $(INTEROP)/.ready
+
 # Small faults in the source, each against the tests of its part; goes on where it was cut off.
 mutants: $(READY)
 	$(BIN)/python tools/mutants.py
@@ -74,4 +88,4 @@ lock: $(READY)
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .pytest_cache .ruff_cache .mypy_cache mongefit-demo build dist
+	rm -rf $(VENV) $(LOWEST) $(INTEROP) .pytest_cache .ruff_cache .mypy_cache mongefit-demo build dist

@@ -9,6 +9,10 @@ from mongefit.single_cell._fates import push as push
 from mongefit.single_cell._fates import transition_table as transition_table
 from mongefit.single_cell._genes import cost_genes as cost_genes
 from mongefit.single_cell._genes import pull_back_genes as pull_back_genes
+from mongefit.single_cell._handover import cost_matrices as cost_matrices
+from mongefit.single_cell._handover import to_anndata_map as to_anndata_map
+from mongefit.single_cell._handover import to_cellrank as to_cellrank
+from mongefit.single_cell._handover import to_moscot as to_moscot
 from mongefit.single_cell._mapping import cross_validate as cross_validate
 from mongefit.single_cell._mapping import fit as fit
 from mongefit.single_cell._mapping import select as select
