@@ -3,12 +3,13 @@
 from mongefit.single_cell._columns import Times as Times
 from mongefit.single_cell._genes import cost_genes as cost_genes
 from mongefit.single_cell._genes import pull_back_genes as pull_back_genes
+from mongefit.single_cell._interpolation import interpolate as interpolate
 from mongefit.single_cell._mapping import cross_validate as cross_validate
 from mongefit.single_cell._mapping import fit as fit
 from mongefit.single_cell._mapping import select as select
-from mongefit.single_cell._mapping import transport as transport
 from mongefit.single_cell._model import SingleCellMap as SingleCellMap
 from mongefit.single_cell._model import load as load
 from mongefit.single_cell._pictures import plot_transport as plot_transport
 from mongefit.single_cell._representation import Components as Components
 from mongefit.single_cell._representation import Representation as Representation
+from mongefit.single_cell._transport import transport as transport
