@@ -145,6 +145,7 @@ def test_weights_are_those_of_each_batch():
     np.testing.assert_allclose(model.model.legs_["b"].map_.a, expected / expected.sum())
 
 
+@pytest.mark.usefixtures("few_families")
 def test_settings_are_chosen_on_the_batch_with_most_clones():
     model = fit(cells(well=WELL), **KEYS, pair_key="clone", model=MongeMapCV(cv=2))
     assert isinstance(model.model, TemporalMap)

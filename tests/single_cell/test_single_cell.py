@@ -371,7 +371,8 @@ class TestFit:
 
     def test_model_of_another_kind(self):
         with pytest.raises(
-            OptionError, match="must be a MongeMap, a MongeMapCV or an EnsembleMap, got str"
+            OptionError,
+            match="a MongeMapCV or an EnsembleMap, or a TemporalMap for several times, got str",
         ):
             fit(cells(), **KEYS, model="icnn")
 

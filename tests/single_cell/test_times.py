@@ -375,6 +375,7 @@ class TestInterpolate:
             interpolate(model, adata, 3)
 
 
+@pytest.mark.usefixtures("few_families")
 def test_without_a_model_settings_are_chosen_on_the_leg_with_most_clones(tmp_path):
     adata = cells()
     adata.obs.iloc[: N // 2, adata.obs.columns.get_loc("clone")] = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Sides = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Rows, within an AnnData, of the cells of the source and of the target."""
 
-_BATCH = 512
+BATCH = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Cells:
         known = [set() if self.known is None else set(self.known.pairs[:, k]) for k in (0, 1)]
         for side, labels in zip(known, self.groups or (), strict=False):
             side.update(row for row, label in enumerate(labels) if label is not None)
-        return {"epsilon": 0.05, "batch_size": max(_BATCH, max(map(len, known)) + _BATCH // 2)}
+        return {"epsilon": 0.05, "batch_size": max(BATCH, max(map(len, known)) + BATCH // 2)}
 
 
 def take_cells(

@@ -19,6 +19,7 @@ from mongefit.errors import (
 )
 from mongefit.single_cell._batches import batch_of_cells, in_batches, rows_of_all
 from mongefit.single_cell._cells import (
+    BATCH,
     Sides,
     check_keys,
     keep_shared,
@@ -116,21 +117,32 @@ class CellLegs:
         points = [self.clouds[0][0], *(target for _, target in self.clouds)]
         return {"clouds": points, "times": self.times.labels}
 
-    def known(self, held_out: NDArray[np.bool_] | None = None) -> dict[str, dict[Any, Any]]:
-        """What is known by leg, without the pairs that are held out of all of them, in order."""
-        if held_out is None:
-            return self.given
-        kept = {name: dict(self.given[name]) for name in _KINDS}
-        sizes = [len(table) for table in self.given["pairs"].values()]
-        parts = np.split(held_out, np.cumsum(sizes)[:-1])
-        for name, out in zip(self.given["pairs"], parts, strict=True):
-            for kind in ("pairs", "pair_weight", "clones"):
-                if name in kept[kind]:
-                    kept[kind][name] = kept[kind][name][~out]
-            if out.all():
-                for kind in ("pairs", "pair_weight", "clones"):
-                    kept[kind].pop(name, None)
-        return kept
+    def suited_options(self) -> dict[str, Any]:
+        """As of `Cells`: a batch holds all cells of every leg that something is known of."""
+        sizes = [len(np.unique(side)) for pairs in self.given["pairs"].values() for side in pairs.T]
+        for sides in self.given["groups"].values():
+            sizes += [sum(label is not None for label in side) for side in sides]
+        return {"epsilon": 0.05, "batch_size": max(BATCH, max(sizes, default=0) + BATCH // 2)}
+
+    def without(self, held_out: dict[Any, NDArray[np.bool_]]) -> CellLegs:
+        """The same without some of the pairs of each leg."""
+        kept = {name: dict(by_leg) for name, by_leg in self.given.items()}
+        for kind, name in itertools.product(("pairs", "pair_weight", "clones"), held_out):
+            out = held_out[name]
+            if name in kept[kind] and out.all():
+                del kept[kind][name]
+            elif name in kept[kind]:
+                kept[kind][name] = kept[kind][name][~out]
+        return dataclasses.replace(self, given=kept)
+
+    def ends_of(self, name: Any) -> tuple[tuple[Points, Points], Times]:
+        """The clouds at the ends of a leg or of a composed map, and its times."""
+        for leg, clouds in zip(self.legs, self.clouds, strict=True):
+            if leg.name == name:
+                return clouds, leg.times
+        times = self.times.between(*name)
+        first, last = (self.times.labels.index(label) for label in times.labels)
+        return (self.clouds[first][0], self.clouds[last - 1][1]), times
 
 
 def take_legs(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 FIXED: dict[str, Any] = {"cost": "matrix", "epsilon": 0.1, "max_iter": 60}
 """Where something is known, and nothing to choose by."""
-_BATCH = 512
 
 
 def fit_legs(
@@ -37,10 +36,7 @@ def fit_legs(
         )
     if model is None or isinstance(model, MongeMapCV):
         options, report = choose_options(cells, model, verbose=verbose)
-        with warnings.catch_warnings():
-            # At this very epsilon it predicts what was held out.
-            warnings.filterwarnings("ignore", message="The plan falls into")
-            return fit_estimator(cells, TemporalMap(**options)), report
+        return fit_chosen(cells, options), report
     return fit_estimator(cells, TemporalMap(**model.get_params(deep=False))), None
 
 
@@ -53,6 +49,14 @@ def fit_estimator(cells: CellLegs, estimator: TemporalMap, **settings: Any) -> T
     if estimator.cost == "sqeuclidean" and estimator.diffeo is None:
         given = {name: given[name] for name in ("source_weight", "target_weight")}
     return estimator.fit(**cells.arguments, **given, **settings)
+
+
+def fit_chosen(cells: CellLegs, options: dict[str, Any], **settings: Any) -> TemporalMap:
+    """`fit_estimator` with options that were chosen."""
+    with warnings.catch_warnings():
+        # At this very epsilon it predicts what was held out.
+        warnings.filterwarnings("ignore", message="The plan falls into")
+        return fit_estimator(cells, TemporalMap(**options), **settings)
 
 
 def choose_options(
@@ -78,8 +82,7 @@ def choose_options(
     found = chooser.fit(X, Y, **known, checkpoint=checkpoint, resume=resume)
     options = found.best_params_ | {"verbose": chooser.verbose}
     if "batch_size" in options:
-        # A batch holds all cells that something is known of, of every leg.
-        options["batch_size"] = max(options["batch_size"], _most_known(cells) + _BATCH // 2)
+        options["batch_size"] = max(options["batch_size"], cells.suited_options()["batch_size"])
     return options, found.report_
 
 
@@ -98,13 +101,3 @@ def _fixed_options(cells: CellLegs, chooser: MongeMapCV) -> dict[str, Any]:
         return SAFE | own
     warn_user(f"{why}, so that nothing can be chosen by them: a matrix is trained.")
     return FIXED | own
-
-
-def _most_known(cells: CellLegs) -> int:
-    """The most cells of one time of one leg that something is known of."""
-    sizes = [0]
-    for pairs in cells.given["pairs"].values():
-        sizes += [len(np.unique(column)) for column in pairs.T]
-    for sides in cells.given["groups"].values():
-        sizes += [sum(label is not None for label in side) for side in sides]
-    return max(sizes)
