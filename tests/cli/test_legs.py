@@ -98,8 +98,14 @@ def test_errors_are_those_of_the_held_out_clones(folder):
 
 @pytest.mark.usefixtures("few_families")
 def test_settings_are_chosen(folder):
-    result = run("fit", "cells.h5ad", *TIMES, "--pair-key", "clone", "-o", "m", "--checkpoint", "k")
+    result = run(
+        "fit", "cells.h5ad", *TIMES, "--pair-key", "clone", "-o", "m", "--checkpoint", "k",
+        "--pictures", "p",
+    )  # fmt: skip
     assert "held-out pairs" in result.stdout and "families on one leg" in result.stdout
+    assert {path.name for path in Path("p").iterdir()} == {
+        "map-2-to-4.png", "map-4-to-6.png", "cost.png", "choice.png",
+    }  # fmt: skip
     model = single_cell.load("m")
     assert isinstance(model.model, TemporalMap) and model.report is not None
     again = ("fit", "cells.h5ad", *TIMES, "--pair-key", "clone", "-o", "n", "--checkpoint", "k")
@@ -148,7 +154,6 @@ FIT = ("fit", "cells.h5ad", "-o", "m", *FIXED)
         ((*FIT, *TIMES, "--pair-key", "X_clon"), 3, "Did you mean --pair-key X_clone"),
         ((*FIT, *TIMES, "--batch-key", "wlel"), 3, "Did you mean --batch-key well?"),
         ((*FIT, *TIMES, "--layer", "log"), 2, "--layer log stands for X, which is not used: give"),
-        ((*FIT, *TIMES, "--pictures", "p"), 2, "--pictures is for two times and no batches"),
         (("fit", "cells.h5ad", *TIMES, "-o", "m"), 2, "give --pair-key COLUMN"),
         (("select", "cells.h5ad", *TIMES, "--pair-key", "clone", "-o", "m"), 2,
          "select is for two times and no batches: leave out --times"),

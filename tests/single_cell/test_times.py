@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 
-from mongefit import EnsembleMap, MongeMap, MongeMapCV, TemporalMap
+from mongefit import EnsembleMap, KernelMap, MongeMap, MongeMapCV, TemporalMap
 from mongefit._estimators.ways import Way
 from mongefit._storage import models as storage
 from mongefit.errors import DataError, ModelFileError, OptionError
+from mongefit.penalties import Departure
 from mongefit.single_cell import Times, fit, interpolate, load, transport
 from mongefit.single_cell._legs import take_legs
 from mongefit.single_cell._times import choose_times
+from tests.command_line import run
 from tests.single_cell.three_days import DAYS, EUCLIDEAN, SMALL, N, cells
 
 anndata = pytest.importorskip("anndata")
@@ -92,6 +96,8 @@ class TestWhichTimes:
         with pytest.warns(UserWarning, match="day 2 has one cell"):
             found = fit(cells()[N - 1 :], **KEYS, model=EUCLIDEAN)
         assert len(found.model.legs_[2, 4].map_.x) == 1
+        with pytest.warns(UserWarning, match="day 2 has one cell"):
+            fit(cells()[N - 1 :], time_key="day", source=2, target=4, model=EUCLIDEAN)
 
 
 class TestWhatIsKnown:
@@ -392,6 +398,24 @@ def test_without_a_model_settings_are_chosen_on_the_leg_with_most_clones(tmp_pat
         assert found.model.get_params()[name] == chosen
 
 
+def test_a_kernel_map_has_its_anchors_among_the_sources_of_all_legs(monkeypatch):
+    """In the units of all legs, whichever leg it was chosen on."""
+    chosen = MongeMap(cost="sqeuclidean", epsilon=0.5, max_iter=1, penalties=[1e-2 * Departure()])
+
+    def choose(self, X, Y, **known):
+        phi = KernelMap(np.full((1, 2), 100.0), 1.0)
+        self.report_ = None
+        self.best_params_ = chosen.set_params(diffeo=(phi, None)).get_params(deep=False)
+        return self
+
+    monkeypatch.setattr(MongeMapCV, "fit", choose)
+    found = fit(cells(), **KEYS, pair_key="clone")
+    units, (phi, _) = found.model.units_, found.model.diffeo
+    sources = np.asarray(units.into(STATES[: 2 * N]))
+    np.testing.assert_allclose(phi.anchors, np.unique(sources, axis=0), atol=1e-9)
+    assert found.model.n_iter_ == 1
+
+
 def test_where_nothing_can_be_chosen_settings_are_fixed():
     with pytest.warns(UserWarning, match="Nothing is known of who became whom"):
         found = fit(cells(), **KEYS)
@@ -434,3 +458,29 @@ class TestRealFile:
             1,
         )
         assert re.match("from time_info 2 to", model.times.text)
+
+
+def page_blocks(language):
+    text = (Path(__file__).parents[2] / "docs/single-cell-times.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.usefixtures("few_families")
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    adata = cells(well=np.tile(["a", "b"], 18))
+    adata.obsm["X_pca"] = np.random.default_rng(1).normal(size=(3 * N, 10))
+    adata.obsm["X_clone"] = scipy.sparse.csr_matrix(np.tile(np.eye(N), (3, 1)))
+    adata.varm["PCs"] = np.ones((5, 10))
+    adata.write_h5ad("cells.h5ad")
+    Path("page.py").write_text(
+        "".join(page_blocks("python")).replace("max_iter=60", "max_iter=2"), encoding="utf-8"
+    )
+    names = runpy.run_path("page.py", run_name="__main__")
+    assert names["weights"].shape == (N, N)
+    assert names["of_one"].times.batch == ("well", "a")
+    assert {"X_mongefit", "X_back", "X_in_well"} <= set(names["adata"].obsm)
+    for line in page_blocks("console")[0].splitlines():
+        fixed = ["--cost", "sqeuclidean"] if " fit " in line else []
+        run(*line.split()[1:], *fixed)
+    assert {"day_5.h5ad", "there.h5ad"} <= {path.name for path in tmp_path.iterdir()}

@@ -131,8 +131,6 @@ def fit(
     drawn = {} if pictures is None else check_folder(pictures, names, force=force)
 
     if target is None and has_legs(cells):
-        if pictures is not None:
-            raise click.UsageError("--pictures is for two times and no batches.")
         start_jax(console)
         from mongefit._cli.legs import LegsCommand, fit_several
 
@@ -142,7 +140,7 @@ def fit(
             console,
             legs,
             LegsCommand(
-                source, output, force, holdout, checkpoint, resume, learns, chooses,
+                source, output, force, holdout, pictures, checkpoint, resume, learns, chooses,
                 training if chooses else legs.suited_options() | training,
                 options | {"many_to_many": many_to_many},
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from mongefit._cli.cells import leg_title, say_legs
 from mongefit._cli.console import Console, count
 from mongefit._cli.interrupts import interruptible
+from mongefit._cli.options import check_folder
 from mongefit._cli.summary import mass, rmse, table
 from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.temporal import TemporalMap
@@ -27,6 +29,7 @@ Points = NDArray[np.float64]
 Errors = dict[str, dict[str, float]]
 
 _ENOUGH_CLONES, _HELD_OUT = 20, 0.2
+_MAX_DRAWN = 2000
 _WIDEST = 3
 """Legs whose errors have a column each; of more there is one for all."""
 
@@ -41,6 +44,7 @@ class LegsCommand(NamedTuple):
     output: str
     force: bool
     holdout: float | None
+    pictures: str | None
     checkpoint: str | None
     resume: bool
     learns: bool
@@ -53,6 +57,7 @@ def fit_several(console: Console, cells: CellLegs, asked: LegsCommand) -> None:
     """Fit, say how good it is, and write the model."""
     say_legs(console, cells, asked.source)
     held_out = _hold_out(cells, asked)
+    drawn = _picture_files(cells, asked)
     hidden = sum(int(out.sum()) for out in held_out.values())
     if hidden:
         console.say(f"Held out: {count(hidden, 'pair')}")
@@ -72,6 +77,9 @@ def fit_several(console: Console, cells: CellLegs, asked: LegsCommand) -> None:
         errors, columns = _errors(fitted, cells, held_out, learns=asked.learns)
     fitted.save(asked.output, overwrite=asked.force)
     console.written.append(asked.output)
+    if asked.pictures is not None:
+        os.makedirs(asked.pictures, exist_ok=True)
+        _draw(console, drawn, model, cells, report)
     if report is not None:
         console.say(f"\n{report}")
     if errors:
@@ -80,7 +88,8 @@ def fit_several(console: Console, cells: CellLegs, asked: LegsCommand) -> None:
         if line := mass(leg):
             console.say(f"Leg {leg_title(name)}: {line}")
     console.say(_health(model, report, seconds))
-    console.say(f"Wrote {asked.output}")
+    for path in console.written:
+        console.say(f"Wrote {path}")
     console.result(
         model=asked.output,
         files=console.written,
@@ -150,6 +159,39 @@ def _hold_out(cells: CellLegs, asked: LegsCommand) -> dict[Any, NDArray[np.bool_
     }
 
 
+def _picture_files(cells: CellLegs, asked: LegsCommand) -> dict[str, str]:
+    """The paths of the pictures, a map for each leg, checked before anything is fitted."""
+    if asked.pictures is None:
+        return {}
+    names = [_map_file(leg.name) for leg in cells.legs] + ["cost.png"]
+    if asked.learns and asked.training.get("max_iter") != 0:
+        names.append("history.png")
+    if asked.chooses:
+        names.append("choice.png")
+    return check_folder(asked.pictures, names, force=asked.force)
+
+
+def _map_file(name: Any) -> str:
+    """The file of the map of a leg: names of batches may hold anything."""
+    return f"map-{re.sub(r'[^0-9A-Za-z.]+', '-', leg_title(name)).strip('-')}.png"
+
+
+def _draw(
+    console: Console,
+    paths: dict[str, str],
+    model: TemporalMap,
+    cells: CellLegs,
+    report: Table | None,
+) -> None:
+    from mongefit._cli.pictures import draw_cost, draw_maps
+
+    for leg, (x, y) in zip(cells.legs, cells.clouds, strict=True):
+        shown = x[np.unique(np.linspace(0, len(x) - 1, _MAX_DRAWN).astype(int))]
+        own = {leg_title(leg.name): model.legs_[leg.name]}
+        draw_maps(console, paths[_map_file(leg.name)], own, shown, y, None)
+    draw_cost(console, paths, model.legs_[cells.legs[0].name], cells.clouds[0][0], report)
+
+
 def _errors(
     model: SingleCellMap,
     cells: CellLegs,
@@ -166,7 +208,7 @@ def _errors(
         epsilon = fitted.diagnostics_["epsilon_requested"]
         plain = TemporalMap("sqeuclidean", epsilon=epsilon, tau_a=fitted.tau_a, tau_b=fitted.tau_b)
         with ignored_warnings():
-            baseline = with_origin_of_legs(fit_estimator(cells, plain), cells, None)
+            baseline = with_origin_of_legs(fit_estimator(cells, plain), cells)
         models = {"squared_euclidean": baseline, "learned_cost": model}
     has_hidden = any(out.any() for out in held_out.values())
     errors: dict[str, dict[Any, tuple[Points, Points, NDArray[np.float64]]]] = {}

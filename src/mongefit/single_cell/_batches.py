@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,10 +47,9 @@ def in_batches(
             f"{str(adata.obs_names[rows[int(np.argmax(missing))]])!r}). Fill it in, or leave these "
             "cells out."
         )
+    at = {value: Counter(batch[times.rows_at(adata, value)]) for value in times.values}
     counts = {
-        name: {
-            value: int(np.sum(batch[times.rows_at(adata, value)] == name)) for value in times.values
-        }
+        name: {value: found[name] for value, found in at.items()}
         for name in sorted(set(batch[rows]), key=_natural)
     }
     kept = [name for name, found in counts.items() if all(found.values())]

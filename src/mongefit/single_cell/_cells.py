@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +107,7 @@ def take_cells(
         groups = None if groups_key is None else shared_groups(adata, groups_key, sides)
         a, b = (obs_weights(adata, weight_key, rows) for rows in sides)
         a = grown_weights(adata, growth_key, sides[0], times, a)
+        warn_of_one_cell([(times, sides)])
     rows = np.concatenate(sides)
     representation = choose_representation(
         adata, np.sort(rows), use_rep=use_rep, pca=pca, n_components=n_components, layer=layer
@@ -113,6 +115,22 @@ def take_cells(
     x, y = (representation.of(adata, side) for side in sides)
     representation = representation.marked(adata, rows, np.concatenate([x, y]))
     return Cells(times, representation, x, y, a, b, known, groups, notes, weight_key, growth_key)
+
+
+def warn_of_one_cell(legs: Iterable[tuple[Times, Sides]]) -> None:
+    """Warn of times with one cell, once of each."""
+    alone = {
+        (times.key, value, times.batch): None
+        for times, sides in legs
+        for rows, value in zip(sides, times.values, strict=True)
+        if len(rows) == 1
+    }
+    for key, value, batch in alone:
+        where = "" if batch is None else f" in {batch[1]}"
+        warn_user(
+            f"{key} {value}{where} has one cell: all cells of the time before go to it, and those "
+            "of the time after come from it."
+        )
 
 
 def check_keys(*, pair_key: Any, pairs: Any, groups_key: Any) -> None:

@@ -26,6 +26,7 @@ from mongefit.single_cell._cells import (
     names_and_weights,
     require_one_target,
     require_unique_names,
+    warn_of_one_cell,
 )
 from mongefit.single_cell._clones import Clones, KnownPairs
 from mongefit.single_cell._columns import (
@@ -187,7 +188,7 @@ def take_legs(
             for side, weight in (("source_weight", a), ("target_weight", b)):
                 if weight is not None:
                     given[side][leg.name] = weight
-        _warn_of_single_cells(direct)
+        warn_of_one_cell((leg.times, leg.rows) for leg in direct)
     representation = choose_representation(
         adata, np.sort(every), use_rep=use_rep, pca=pca, n_components=n_components, layer=layer
     )
@@ -314,19 +315,3 @@ def _add_pairs(
         )  # fmt: skip
     if known and not given["pairs"]:
         raise DataError("No pairs are left between a time and the next.")
-
-
-def _warn_of_single_cells(legs: Sequence[CellLeg]) -> None:
-    """Warn of times with one cell."""
-    alone = {
-        (leg.times.batch, value): None
-        for leg in legs
-        for rows, value in zip(leg.rows, leg.times.values, strict=True)
-        if len(rows) == 1
-    }
-    for batch, value in alone:
-        where = "" if batch is None else f" in {batch[1]}"
-        warn_user(
-            f"{legs[0].times.key} {value}{where} has one cell: all cells of the time before go to "
-            "it, and those of the time after come from it."
-        )

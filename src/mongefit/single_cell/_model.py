@@ -164,7 +164,9 @@ def with_origin(model: Model, cells: Cells) -> SingleCellMap:
     )
 
 
-def with_origin_of_legs(model: TemporalMap, cells: CellLegs, report: Table | None) -> SingleCellMap:
+def with_origin_of_legs(
+    model: TemporalMap, cells: CellLegs, report: Table | None = None
+) -> SingleCellMap:
     """A model of several times or batches, with where its cells came from."""
     for found in model.diagnostics_.values():
         found["input_warnings"][:0] = cells.warnings

@@ -10,13 +10,17 @@ from sklearn.base import clone as unfitted
 
 from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.ensemble import EnsembleMap
-from mongefit._estimators.temporal import TemporalMap
-from mongefit._options import takes_several
+from mongefit._estimators.temporal import TemporalMap, journey_of
+from mongefit._fitting.journey import check_journey
+from mongefit._fitting.starting import kernel_map
+from mongefit._options import FitOptions, takes_several
+from mongefit._runtime import double_precision
 from mongefit.errors import OptionError, warn_user
 from mongefit.model_selection._best import SAFE
 from mongefit.single_cell._legs import CellLegs
 
 if TYPE_CHECKING:
+    from mongefit._flows import Diffeo
     from mongefit._io import StrPath
     from mongefit.metrics import Table
     from mongefit.single_cell._model import Model
@@ -77,13 +81,31 @@ def choose_options(
     if not legs:
         return _fixed_options(cells, chooser), None
     leg = max(legs, key=lambda leg: counts[leg.name])
-    X, Y = cells.clouds[cells.legs.index(leg)]
+    (X, Y), _ = cells.ends_of(leg.name)
     known = {kind: by_leg[leg.name] for kind, by_leg in cells.given.items() if leg.name in by_leg}
     found = chooser.fit(X, Y, **known, checkpoint=checkpoint, resume=resume)
     options = found.best_params_ | {"verbose": chooser.verbose}
-    if "batch_size" in options:
+    if options.get("batch_size"):
         options["batch_size"] = max(options["batch_size"], cells.suited_options()["batch_size"])
+    if chooser.candidates is None and isinstance(options.get("diffeo"), tuple):
+        # A kernel map that starts at the identity has its anchors in the units of one leg.
+        options["diffeo"] = (_kernel_map_of_all(cells), None)
     return options, found.report_
+
+
+def _kernel_map_of_all(cells: CellLegs) -> Diffeo:
+    """A kernel map at the identity, with anchors among the known sources of all legs."""
+    weights = {name: cells.given[name] for name in ("source_weight", "target_weight")}
+    arguments: dict[str, Any] = {"clouds": None, "times": None, "legs": None} | cells.arguments
+    journey = journey_of(**arguments, given=weights)[2]
+    with double_precision():
+        units = check_journey(FitOptions(), journey, [], used=False)[0][0].clouds.units
+        known = [
+            clouds[0][np.unique(cells.given["pairs"][leg.name][:, 0])]
+            for leg, clouds in zip(cells.legs, cells.clouds, strict=True)
+            if leg.name in cells.given["pairs"]
+        ]
+        return kernel_map(np.asarray(units.into(np.concatenate(known)), np.float64))
 
 
 def _fixed_options(cells: CellLegs, chooser: MongeMapCV) -> dict[str, Any]:
