@@ -1,7 +1,7 @@
 """Several times with one cost: made-up problems, blood progenitors on three days, and step times.
 
     python benchmarks/legs.py --parts one ends
-    python benchmarks/legs.py --parts larry left-out --larry larry_days_2_4_6.h5ad
+    python benchmarks/legs.py --parts larry settings left-out --larry larry_days_2_4_6.h5ad
     python benchmarks/legs.py --parts steps
 
 Made-up problems are judged on new points whose true images are known, blood progenitors on clones
@@ -97,6 +97,52 @@ def larry(arguments: Any) -> None:
         print(found.difference("each leg alone"), flush=True)
 
 
+def settings(arguments: Any) -> None:
+    """Settings that are chosen on the leg with most clones, without those held out, or fixed."""
+    import anndata
+
+    from mongefit.metrics._energy import distances, energy_scores
+    from mongefit.model_selection._folds import folds_of
+    from mongefit.single_cell._columns import Times
+    from mongefit.single_cell._legs import take_legs
+    from mongefit.single_cell._model import with_origin_of_legs
+    from mongefit.single_cell._several import fit_legs
+
+    times = Times("time_info", "2", "4", "6")
+    options = {"pair_key": "X_clone", "n_components": arguments.components}
+    cells = take_legs(anndata.read_h5ad(arguments.larry), times, **options)
+    clones, pairs = cells.given["clones"], cells.given["pairs"]
+    models = {
+        "chosen on the leg with most clones": None,
+        "matrix, epsilon 0.1, 60 steps": TemporalMap(cost="matrix", epsilon=0.1, max_iter=60),
+        "squared Euclidean, epsilon 0.2": TemporalMap(cost="sqeuclidean", epsilon=0.2),
+    }
+    for fold_seed in range(2):
+        folds = np.split(
+            folds_of(np.concatenate(list(clones.values())), None, fold_seed),
+            np.cumsum([len(each) for each in clones.values()])[:-1],
+        )
+        found: dict[Any, list[Any]] = {}
+        for fold in range(5):
+            held_out = {name: own == fold for name, own in zip(clones, folds, strict=True)}
+            for title, model in models.items():
+                fitted = with_origin_of_legs(fit_legs(cells.without(held_out), model)[0], cells)
+                for name, out in held_out.items():
+                    (x, y), ends = cells.ends_of(name)
+                    way = fitted.between(*ends.values).model
+                    source, truth = x[pairs[name][out, 0]], y[pairs[name][out, 1]]
+                    squares = np.sum((way.transform(source) - truth) ** 2, axis=1)
+                    weights = way.conditional(source, drop=0).toarray()
+                    scores = energy_scores(weights, y, truth, distances(y, y))
+                    weight = cells.given["pair_weight"][name][out]
+                    found.setdefault((title, name), []).append((squares, scores, weight))
+        for (title, name), parts in found.items():
+            squares, scores, weight = map(np.concatenate, zip(*parts, strict=True))
+            error = np.sqrt(np.average(squares, weights=weight))
+            energy = np.average(scores, weights=weight)
+            print(f"| {fold_seed} | {title} | {name} | {error:.2f} | {energy:.2f} |", flush=True)
+
+
 def left_out(arguments: Any) -> None:
     """Day 4 left out: interpolated from days 2 and 6 and clones of both."""
     clouds, known = read_larry(arguments.larry, arguments.components)
@@ -142,7 +188,8 @@ def ratio(tasks: list[Any]) -> float:
 
 
 PARTS: dict[str, Callable[[Any], None]] = {
-    "one": one_leg, "ends": ends, "larry": larry, "left-out": left_out, "steps": steps
+    "one": one_leg, "ends": ends, "larry": larry, "settings": settings, "left-out": left_out,
+    "steps": steps,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -119,6 +119,15 @@ def untrained(monkeypatch):
     monkeypatch.setattr(monge_map, "FitOptions", lambda **given: options(**given | small))
 
 
+@pytest.fixture
+def few_families(monkeypatch):
+    """`MongeMapCV` chooses among squared Euclidean and a matrix, in closed form."""
+    from mongefit.model_selection import _best
+
+    monkeypatch.setattr(_best, "FAMILIES", _best.FAMILIES[:2])
+    monkeypatch.setattr(_best._Chooser, "_to_train", lambda *_: ())
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs():
     """Free what a module compiled: thousands of programs use up a process's memory maps."""

@@ -250,7 +250,7 @@ class TestClones:
             chosen(cells(clone=np.arange(18)), pair_key="clone")
 
     def test_sets_that_are_no_clones(self, monkeypatch):
-        monkeypatch.setattr(single_cell._cells, "MAX_PAIRS", 40)
+        monkeypatch.setattr(single_cell._clones, "MAX_PAIRS", 40)
         with pytest.raises(DataError, match=r"48 pairs in 1 sets.*Use groups_key='clone'"):
             chosen(cells(clone="a"), pair_key="clone")
 
@@ -371,7 +371,8 @@ class TestFit:
 
     def test_model_of_another_kind(self):
         with pytest.raises(
-            OptionError, match="must be a MongeMap, a MongeMapCV or an EnsembleMap, got str"
+            OptionError,
+            match="a MongeMapCV or an EnsembleMap, or a TemporalMap for several times, got str",
         ):
             fit(cells(), **KEYS, model="icnn")
 
@@ -784,7 +785,7 @@ class TestGrowth:
 
 @pytest.mark.parametrize("option", ["pair_key", "groups_key", "weight_key", "growth_key"])
 def test_a_list_where_one_key_is_expected(option):
-    with pytest.raises(OptionError, match=rf"{option} must be the name of one column of obs, got"):
+    with pytest.raises(OptionError, match=rf"{option} must be the name of one column of obs"):
         fit(cells(), **KEYS, **{option: ["clone"]})
 
 

@@ -208,6 +208,8 @@ def _spell(part: Option | InPython) -> str:
     option = max(known[name].opts, key=len)
     if part.value is None or part.value is True:
         return option
+    if isinstance(part.value, list):
+        return f"{option} {','.join(map(str, part.value))}"
     return f"{option} {part.value}"
 
 

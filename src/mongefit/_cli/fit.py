@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mongefit._cli.cells import cell_options, check_clouds, read_cells_of, say_cells
+from mongefit._cli.cells import (
+    cell_options,
+    check_clouds,
+    has_legs,
+    read_cells_of,
+    read_legs_of,
+    say_cells,
+)
 from mongefit._cli.console import Console, command, count, start_jax
 from mongefit._cli.interrupts import interruptible
 from mongefit._cli.options import (
@@ -93,7 +100,7 @@ def fit(
     as file.npz:name. Model files are usually called something.mongefit.
 
     One .h5ad file in the place of both holds cells of both times, named by --time-key, --source and
-    --target.
+    --target, or of several, named by --times.
 
     Without options of training, from --cost to --dtype, the kind of cost, epsilon and all else are
     chosen by pairs or clones that are held out in turn, as MongeMapCV does in Python. --tau-a and
@@ -122,6 +129,23 @@ def fit(
     names = ["map.png", "cost.png", *(["choice.png"] if chooses else [])]
     names += ["history.png"] if trains else []
     drawn = {} if pictures is None else check_folder(pictures, names, force=force)
+
+    if target is None and has_legs(cells):
+        start_jax(console)
+        from mongefit._cli.legs import LegsCommand, fit_several
+
+        many_to_many = options["many_to_many"] or chooses
+        legs = read_legs_of(source, cells, pairs, many_to_many=many_to_many)
+        fit_several(
+            console,
+            legs,
+            LegsCommand(
+                source, output, force, holdout, pictures, checkpoint, resume, learns, chooses,
+                training if chooses else legs.suited_options() | training,
+                options | {"many_to_many": many_to_many},
+            ),
+        )  # fmt: skip
+        return
 
     from mongefit._cli.inputs import hold_out, inputs_of, read_tables
 

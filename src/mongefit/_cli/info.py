@@ -65,8 +65,12 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
     if "single_cell" in header:
         cells = header["single_cell"]
         where = f" (components of {len(cells['genes'])} genes)" if "genes" in cells else ""
-        times = f"{cells['key']} {cells['source']} to {cells['target']}"
-        lines["cells"] = f"{times}, in {cells['use_rep']}{where}"
+        several = " to ".join(cells.get("times", [cells["source"], cells["target"]]))
+        name = "X" if "layer" not in cells else f"the layer {cells['layer']}"
+        kind = name if cells["use_rep"] == "X" else cells["use_rep"]
+        lines["cells"] = f"{cells['key']} {several}, in {kind}{where}"
+        if cells.get("batches"):
+            lines["batches"] = f"{', '.join(cells['batches'])} (obs: {cells['batch_key']})"
         kinds = {"weight_key": "", "growth_key": " as growth rates"}
         weights = [f"{cells[name]}{kind}" for name, kind in kinds.items() if cells.get(name)]
         if weights:

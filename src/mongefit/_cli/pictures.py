@@ -13,6 +13,7 @@ from mongefit._cli.console import Console
 from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._runtime import double_precision
+from mongefit.metrics import Table
 from mongefit.plotting import plot_choice, plot_convex, plot_history, plot_map, save_figure
 
 if TYPE_CHECKING:
@@ -31,10 +32,21 @@ def draw(
     target: Points,
     truth: Points | None,
 ) -> None:
-    """Draw the maps of titled models, then the cost of the last one and what it was chosen from.
+    """Draw the maps of titled models, then the cost of the last one and what it was chosen from."""
+    draw_maps(console, paths["map.png"], models, source, target, truth)
+    *_, model = models.values()
+    draw_cost(console, paths, model, source, getattr(model, "report_", None))
 
-    The maps have a panel each, side by side, with the same axes.
-    """
+
+def draw_maps(
+    console: Console,
+    path: str,
+    models: Mapping[str, MongeMap | MongeMapCV],
+    source: Points,
+    target: Points,
+    truth: Points | None,
+) -> None:
+    """Draw the maps of titled models, a panel each, side by side, with the same axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * len(models), 4.6), layout="constrained")
@@ -42,12 +54,22 @@ def draw(
     for ax, (title, model) in zip(panels, models.items(), strict=True):
         plot_map(source, target, model.transform(source), truth=truth, ax=ax, title=title)
         ax.label_outer()
-    save_figure(figure, paths["map.png"])
-    console.written.append(paths["map.png"])
+    save_figure(figure, path)
+    console.written.append(path)
+
+
+def draw_cost(
+    console: Console,
+    paths: Mapping[str, str],
+    model: MongeMap | MongeMapCV,
+    source: Points,
+    report: Table | None,
+) -> None:
+    """Draw the cost of a model, what it was chosen from, and its training."""
     save_cost(paths["cost.png"], model, source)
     console.written.append(paths["cost.png"])
-    if "choice.png" in paths and getattr(model, "report_", None) is not None:
-        save_figure(plot_choice(model), paths["choice.png"])
+    if "choice.png" in paths and report is not None:
+        save_figure(plot_choice(report), paths["choice.png"])
         console.written.append(paths["choice.png"])
     if "history.png" in paths and model.n_iter_:
         save_figure(plot_history(model.history_), paths["history.png"])

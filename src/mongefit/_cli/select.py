@@ -18,7 +18,7 @@ from mongefit._cli.cells import (
 )
 from mongefit._cli.console import Console, command, start_jax
 from mongefit._cli.interrupts import interruptible
-from mongefit._cli.options import check_output, seed_option
+from mongefit._cli.options import check_output, flag_of, seed_option
 
 
 @click.command()
@@ -70,6 +70,12 @@ def select(
         raise click.UsageError(f"select works on {SUFFIX} files; {source} is none.")
     if cells["groups_key"] is not None:
         raise click.UsageError("select chooses by clones or pairs: leave out --groups-key.")
+    for name in ("times", "batch_key"):
+        if cells[name] is not None:
+            raise click.UsageError(
+                f"select is for two times and no batches: leave out {flag_of(name)}. mongefit fit "
+                "takes it, and chooses settings too."
+            )
     check_clouds(source, None, cells, pairs=pairs)
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")

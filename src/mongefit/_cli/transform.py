@@ -16,6 +16,12 @@ from mongefit._cli.options import check_output
 @click.option("-o", "--output", metavar="OUT", required=True, help="Table of mapped points.")
 @click.option("--inverse", is_flag=True, help="Map targets back to sources.")
 @click.option(
+    "--source", metavar="TIME", help="h5ad: of several times that to map from.  [default: first]"
+)
+@click.option(
+    "--target", metavar="TIME", help="h5ad: of several times that to map to.  [default: last]"
+)
+@click.option(
     "--key-added", metavar="NAME", help="h5ad: name of what is added.  [default: mongefit]"
 )
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
@@ -26,6 +32,8 @@ def transform(
     points: str,
     output: str,
     inverse: bool,
+    source: str | None,
+    target: str | None,
     key_added: str | None,
     force: bool,
 ) -> None:
@@ -36,8 +44,9 @@ def transform(
     (with --inverse, of the target) in obsm, and how far each cell moves in obs.
     """
     cells = is_cells(points)
-    if key_added is not None and not cells:
-        raise click.UsageError(f"--key-added is for {SUFFIX} files.")
+    for flag, value in (("--key-added", key_added), ("--source", source), ("--target", target)):
+        if value is not None and not cells:
+            raise click.UsageError(f"{flag} is for {SUFFIX} files.")
     from mongefit import _io as tables
     from mongefit._validation import check_points
     from mongefit.errors import DataError
@@ -52,11 +61,11 @@ def transform(
         key = "mongefit" if key_added is None else key_added
         fitted, adata = load_cells(model), read_cells(points)
         with interruptible():
-            transport(fitted, adata, key_added=key, inverse=inverse)
+            transport(fitted, adata, source=source, target=target, key_added=key, inverse=inverse)
         with tables.atomic_file(output, overwrite=force) as stream:
             adata.write_h5ad(stream.name)
         n_points = int(adata.obs[f"{key}_displacement"].notna().sum())
-        n_features = fitted.model.n_features_in_
+        n_features = adata.obsm[f"X_{key}"].shape[1]
     else:
         queries = check_points(tables.read_points(points), points)
         start_jax(console)

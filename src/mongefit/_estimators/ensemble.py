@@ -121,7 +121,7 @@ class EnsembleMap(Saved, OneToOneFeatureMixin, TransformerMixin, OutcomeQueries)
                     raise failure
             members = [fit.estimator for fit in fits]
             scores = _scores(known, counts, np.stack([m.transform(sources) for m in members]))
-        reach = _usual_distance(sources, known.clone)
+        reach = usual_distance(sources, known.clone)
         calibration = {"counts": counts, "scores": scores, "anchors": sources, "reach": reach}
         uniform = (np.full(len(points), 1 / len(points)) for points in (known.x, known.y))
         weights = (
@@ -225,7 +225,7 @@ def _scores(
     return np.array([distance[clone == each].max() for each in np.unique(clone)])
 
 
-def _usual_distance(sources: NDArray[np.float64], clone: NDArray[np.int64]) -> float:
+def usual_distance(sources: NDArray[np.float64], clone: NDArray[np.int64]) -> float:
     """How far the nearest source of another clone is, for most sources."""
     nearest = [
         np.linalg.norm(sources[clone != own] - point, axis=1).min()

@@ -178,26 +178,15 @@ strict, verbose
         Within a leg they move from x to T(x) at a constant rate: along a straight line, or, where
         both clouds share a flow Φ, along Φ⁻¹ of one. Times must be numbers.
         """
-        from mongefit._fitting import between
-
         source, target = self._ends(source, target)
         if not all(isinstance(time, Real) for time in self.times_):
             raise OptionError("Only between times that are numbers can be interpolated.")
         low, high = sorted([source, target])
         if isinstance(at, bool) or not isinstance(at, Real) or not low <= at <= high:
             raise OptionError(f"at must be a time from {low} to {high}, got {at!r}.")
-        # The last time on the way that is not beyond `at`, and the next.
-        onward = source <= target
-        way = [t for t in self.times_ if low <= t <= high][:: 1 if onward else -1]
-        passed = [t for t in way if (t <= at if onward else t >= at)]
-        start = passed[-1]
-        points = self.transform(X, source, start)
-        if start == at:
-            return points
-        end = way[len(passed)]
-        leg = self.legs_[(start, end) if onward else (end, start)]
-        share = (at - start) / (end - start)
-        return between(leg.map_, points, self.transform(points, start, end), float(share))
+        if source == target:
+            return np.asarray(X)
+        return self.between(low, high).interpolate(X, at=at, reverse=source > target)
 
     def between(self, source: Hashable = None, target: Hashable = None) -> Way:
         """The map from one time to a later one, with every query of a fitted map.
@@ -212,7 +201,7 @@ strict, verbose
                 "reverse=True, inverse_transform and pull."
             )
         way = self.times_[self.times_.index(source) : self.times_.index(target) + 1]
-        return Way([self.legs_[pair] for pair in itertools.pairwise(way)])
+        return Way([self.legs_[pair] for pair in itertools.pairwise(way)], way)
 
     def conditional(
         self,

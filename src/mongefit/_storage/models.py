@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import mongefit
 from mongefit._io import require_file
@@ -30,6 +33,7 @@ from mongefit.errors import ModelFileError, warn_user
 FORMAT = "mongefit-model"
 FORMAT_VERSION = 3
 _CELLS = "single_cell"
+BUNDLE = "AveragedMap"
 
 warm_up()
 
@@ -98,6 +102,11 @@ def load_with_cells(
     """As `load`, with what `mongefit.single_cell` keeps there, unchecked, or None."""
     own = check_classes(classes)
     header, tensors = _read(path)
+    if header.get("estimator") == BUNDLE:
+        raise ModelFileError(
+            f"{os.fspath(path)} holds an average of maps between cells. "
+            "mongefit.single_cell.load reads it."
+        )
     try:
         with double_precision():
             if header["version"] == 1:
@@ -116,6 +125,40 @@ def load_with_cells(
         raise ModelFileError(
             f"{os.fspath(path)} is not a valid model: its header does not describe one ({error})."
         ) from error
+
+
+def save_bundle(
+    files: Sequence[str | os.PathLike[str]],
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write several model files into one, completely or not at all."""
+    header = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "mongefit": mongefit.__version__,
+        "estimator": BUNDLE,
+        "parts": [read_header(each) for each in files],
+    }
+    tensors = {
+        f"file{k}": np.frombuffer(Path(each).read_bytes(), np.uint8) for k, each in enumerate(files)
+    }
+    write_tensors(path, header, tensors, overwrite=overwrite)
+
+
+def read_bundle(path: str | os.PathLike[str]) -> list[bytes] | None:
+    """The model files within one file; None where it holds a model of its own."""
+    header, tensors = _read(path)
+    if header.get("estimator") != BUNDLE:
+        return None
+    parts = header.get("parts")
+    names = [f"file{k}" for k in range(len(parts))] if isinstance(parts, list) else []
+    if len(names) < 2 or set(names) != set(tensors):
+        raise ModelFileError(f"{os.fspath(path)} is not a valid model: its parts are not there.")
+    if any(each.dtype != np.uint8 for each in tensors.values()):
+        raise ModelFileError(f"{os.fspath(path)} is not a valid model: its parts are no files.")
+    return [tensors[name].tobytes() for name in names]
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from mongefit._estimators.chosen import MongeMapCV
+    from mongefit.metrics import Table
     from mongefit.model_selection import Selection
 
 _REFERENCES = {"squared Euclidean": "--", "ridge on pairs": "-.", "target mean": ":"}
@@ -84,17 +85,21 @@ def plot_selection(
     return ax
 
 
-def plot_choice(model: MongeMapCV, *, ax: Axes | None = None, title: str | None = None) -> Axes:
+def plot_choice(
+    model: MongeMapCV | Table, *, ax: Axes | None = None, title: str | None = None
+) -> Axes:
     """Draw the error on held-out pairs of every family of candidates, and of simple predictors.
 
     Parameters
     ----------
     model
-        A fitted `MongeMapCV` that had pairs to choose by.
+        A fitted `MongeMapCV` that had pairs to choose by, or its ``report_``.
     ax, title
         As for `plot_map`.
     """
-    report = getattr(model, "report_", None)
+    from mongefit.metrics import Table  # which imports JAX
+
+    report = model if isinstance(model, Table) else getattr(model, "report_", None)
     if report is None:
         raise DataError("This model was not chosen by held-out pairs: there is nothing to draw.")
     rows = report.rows[::-1]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mongefit.errors import DataError, Option, OptionError, did_you_mean, noted_warnings, warn_user
+from mongefit.single_cell._clones import Clones, KnownPairs
 from mongefit.single_cell._columns import (
     Times,
     check_adata,
@@ -18,7 +19,7 @@ from mongefit.single_cell._columns import (
     obs_labels,
     obs_weights,
 )
-from mongefit.single_cell._representation import Fingerprint, Representation, choose_representation
+from mongefit.single_cell._representation import Representation, choose_representation
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -26,21 +27,7 @@ if TYPE_CHECKING:
 Sides = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Rows, within an AnnData, of the cells of the source and of the target."""
 
-MAX_PAIRS = 1_000_000
-"""More pairs than this out of clones are refused: such sets are groups."""
-
-_BATCH = 512
-
-
-class KnownPairs(NamedTuple):
-    """Pairs of rows of the source and of the target, [k, 2], and how much each counts.
-
-    ``clone`` is the number of the clone that each pair is of; None where pairs were given by name.
-    """
-
-    pairs: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    clone: NDArray[np.int64] | None = None
+BATCH = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +73,7 @@ class Cells:
         known = [set() if self.known is None else set(self.known.pairs[:, k]) for k in (0, 1)]
         for side, labels in zip(known, self.groups or (), strict=False):
             side.update(row for row, label in enumerate(labels) if label is not None)
-        return {"epsilon": 0.05, "batch_size": max(_BATCH, max(map(len, known)) + _BATCH // 2)}
+        return {"epsilon": 0.05, "batch_size": max(BATCH, max(map(len, known)) + BATCH // 2)}
 
 
 def take_cells(
@@ -98,6 +85,7 @@ def take_cells(
     use_rep: str | None = None,
     pca: int | None = None,
     n_components: int | None = None,
+    layer: str | None = None,
     pair_key: str | None = None,
     pairs: Any = None,
     groups_key: str | None = None,
@@ -108,14 +96,7 @@ def take_cells(
     """Take both clouds and what is known of them; see `fit` for the options."""
     times = Times.of(time_key, source, target)
     check_adata(adata)
-    names = {name: Option(name) for name in ("pair_key", "pairs", "groups_key")}
-    if pair_key is not None and pairs is not None:
-        raise OptionError("{pair_key} and {pairs} both tell of pairs. Give one of them.", **names)
-    if pair_key is not None and pair_key == groups_key:
-        raise OptionError(
-            "{pair_key} and {groups_key} are both {key!r}. Give one of them.",
-            key=pair_key, **names,
-        )  # fmt: skip
+    check_keys(pair_key=pair_key, pairs=pairs, groups_key=groups_key)
     sides = times.rows(adata, target=False), times.rows(adata, target=True)
     known = None
     with noted_warnings() as notes:
@@ -126,60 +107,69 @@ def take_cells(
         groups = None if groups_key is None else shared_groups(adata, groups_key, sides)
         a, b = (obs_weights(adata, weight_key, rows) for rows in sides)
         a = grown_weights(adata, growth_key, sides[0], times, a)
+        warn_of_one_cell([(times, sides)])
     rows = np.concatenate(sides)
     representation = choose_representation(
-        adata, np.sort(rows), use_rep=use_rep, pca=pca, n_components=n_components
+        adata, np.sort(rows), use_rep=use_rep, pca=pca, n_components=n_components, layer=layer
     )
     x, y = (representation.of(adata, side) for side in sides)
-    if representation.name != "X":
-        kept = Fingerprint.of(adata, representation.name, rows, np.concatenate([x, y]))
-        representation = dataclasses.replace(representation, fingerprint=kept)
+    representation = representation.marked(adata, rows, np.concatenate([x, y]))
     return Cells(times, representation, x, y, a, b, known, groups, notes, weight_key, growth_key)
 
 
-def clone_pairs(adata: AnnData, key: str, sides: Sides) -> KnownPairs:
-    """Every source of a clone with every target of it, each with weight 1/(sources · targets)."""
-    labels = obs_labels(adata, key, "pair_key", np.concatenate(sides))
-    sources, targets = (_members(part) for part in np.split(labels, [len(sides[0])]))
-    shared = _shared(key, sources, targets)
-    total = sum(len(sources[label]) * len(targets[label]) for label in shared)
-    if total > MAX_PAIRS:
-        raise DataError(
-            "obs[{key!r}] gives {total} pairs in {count} sets, too many to be clones. Use "
-            "{groups_key} for sets of many cells.",
-            key=key, total=total, count=len(shared), groups_key=Option("groups_key", key),
-        )  # fmt: skip
-    if len(shared) == 1:
+def warn_of_one_cell(legs: Iterable[tuple[Times, Sides]]) -> None:
+    """Warn of times with one cell, once of each."""
+    alone = {
+        (times.key, value, times.batch): None
+        for times, sides in legs
+        for rows, value in zip(sides, times.values, strict=True)
+        if len(rows) == 1
+    }
+    for key, value, batch in alone:
+        where = "" if batch is None else f" in {batch[1]}"
         warn_user(
-            f"All cells with a known clone at both times are in one clone, {shared[0]!r}. Every "
-            "source is paired with every target of it, which says little about which goes where."
+            f"{key} {value}{where} has one cell: all cells of the time before go to it, and those "
+            "of the time after come from it."
         )
-    grids = [np.meshgrid(sources[label], targets[label], indexing="ij") for label in shared]
-    tables = [np.stack(grid, axis=-1).reshape(-1, 2) for grid in grids]
-    sizes = [len(table) for table in tables]
-    weight = np.repeat([1 / size for size in sizes], sizes)
-    return KnownPairs(np.concatenate(tables), weight, np.repeat(np.arange(len(shared)), sizes))
+
+
+def check_keys(*, pair_key: Any, pairs: Any, groups_key: Any) -> None:
+    """Refuse two kinds of knowledge where one is expected."""
+    names = {name: Option(name) for name in ("pair_key", "pairs", "groups_key")}
+    if pair_key is not None and pairs is not None:
+        raise OptionError("{pair_key} and {pairs} both tell of pairs. Give one of them.", **names)
+    if pair_key is not None and pair_key == groups_key:
+        raise OptionError(
+            "{pair_key} and {groups_key} are both {key!r}. Give one of them.",
+            key=pair_key, **names,
+        )  # fmt: skip
+
+
+def clone_pairs(adata: AnnData, key: str, sides: Sides) -> KnownPairs:
+    """Every source of a clone with every target of it, so that each clone counts the same."""
+    clones = Clones.of(adata, key, np.concatenate(sides))
+    known = clones.pairs(*sides)
+    if not len(known.pairs):
+        raise DataError(
+            f"No value of {clones.where} occurs in both the source and the target: "
+            f"{' and '.join(map(clones.shown, sides))}."
+        )
+    clones.warn_of_one([known])
+    return clones.joined([known])[0]
 
 
 def named_pairs(adata: AnnData, pairs: Any, sides: Sides, *, many_to_many: bool) -> KnownPairs:
     """Pairs given by the names of cells, in a DataFrame or a sequence, with weights or without."""
-    names, weight = _names_and_weights(pairs)
+    names, weight = names_and_weights(pairs)
     if not len(names):
         raise DataError("pairs is empty.")
-    present = adata.obs_names[np.concatenate(sides)]
-    twice = present[present.duplicated()]
-    if len(twice):
-        raise DataError(
-            f"{len(twice.unique())} names of cells occur more than once (first: {twice[0]!r}), so "
-            "that pairs cannot be told by name. Make them unique with "
-            "adata.obs_names_make_unique()."
-        )
+    require_unique_names(adata, np.concatenate(sides))
     found = [
         _find(adata, column, rows, side)
         for column, rows, side in zip(names.T, sides, ("source", "target"), strict=True)
     ]
     if not many_to_many:
-        _require_one_target(names)
+        require_one_target(names)
     return KnownPairs(np.stack(found, axis=1), weight)
 
 
@@ -189,41 +179,52 @@ def shared_groups(
     """Labels of both sides; those that occur on one side only become None, with a warning."""
     labels = obs_labels(adata, key, "groups_key", np.concatenate(sides))
     source, target = np.split(labels, [len(sides[0])])
-    present = [sorted(set(part) - {None}) for part in (source, target)]
-    shared = _shared(key, *present)
-    alone = sorted(set().union(*present).difference(shared))
-    if alone:
-        left_out = np.isin(labels, alone)
-        near = did_you_mean(alone[0], shared)
-        warn_user(
-            f"obs[{key!r}]: {listed(alone, 5)} in the source or in the target only; the "
-            f"{left_out.sum()} cells count as of no known group.{near}"
-        )
-        labels[left_out] = None  # and so in its two parts, which are views
-    return source, target
-
-
-def _shared(key: str, source: Collection[str], target: Collection[str]) -> list[str]:
-    """The labels that occur on both sides."""
-    others = set(target)
-    shared = [label for label in source if label in others]
-    if not shared:
+    found = keep_shared(key, source, target, "the source", "the target")
+    if found is None:
+        present = [listed(sorted(set(part) - {None}), 5) for part in (source, target)]
         raise DataError(
             f"No value of obs[{key!r}] occurs in both the source and the target: "
-            f"{listed(source, 5)} and {listed(target, 5)}."
+            f"{' and '.join(present)}."
         )
-    return shared
+    return found
 
 
-def _members(labels: NDArray[np.object_]) -> dict[str, list[int]]:
-    members: dict[str, list[int]] = {}
-    for row, label in enumerate(labels):
-        if label is not None:
-            members.setdefault(label, []).append(row)
-    return members
+def keep_shared(
+    key: str, source: NDArray[np.object_], target: NDArray[np.object_], first: str, last: str
+) -> tuple[NDArray[np.object_], NDArray[np.object_]] | None:
+    """Labels of two sides without those of one side only; None where they share none."""
+    present = [set(part) - {None} for part in (source, target)]
+    shared = present[0] & present[1]
+    if not shared:
+        return None
+    alone = sorted((present[0] | present[1]) - shared)
+    if not alone:
+        return source, target
+    kept = source.copy(), target.copy()
+    for part in kept:
+        part[np.isin(part, alone)] = None
+    lost = sum(np.sum(each != part) for each, part in zip((source, target), kept, strict=True))
+    near = did_you_mean(alone[0], sorted(shared))
+    warn_user(
+        f"obs[{key!r}]: {listed(alone, 5)} in {first} or in {last} only; the {lost} cells count as "
+        f"of no known group.{near}"
+    )
+    return kept
 
 
-def _names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+def require_unique_names(adata: AnnData, rows: NDArray[np.int64]) -> None:
+    """Refuse cells that cannot be told by name."""
+    present = adata.obs_names[rows]
+    twice = present[present.duplicated()]
+    if len(twice):
+        raise DataError(
+            f"{len(twice.unique())} names of cells occur more than once (first: {twice[0]!r}), so "
+            "that pairs cannot be told by name. Make them unique with "
+            "adata.obs_names_make_unique()."
+        )
+
+
+def names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
     import pandas as pd
 
     frame = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(list(pairs))
@@ -262,7 +263,7 @@ def _find(
     return np.asarray(found, np.int64)
 
 
-def _require_one_target(names: NDArray[np.object_]) -> None:
+def require_one_target(names: NDArray[np.object_]) -> None:
     targets: dict[str, set[str]] = {}
     for source, target in names:
         targets.setdefault(source, set()).add(target)

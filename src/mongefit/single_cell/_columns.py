@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -100,67 +101,136 @@ def distinct(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
     return np.asarray(codes, np.int64), list(array if array.dtype.kind == "f" else values)
 
 
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """The two times that a map goes between: a column of obs, and its values as text.
+def cells_with(column: Any, wanted: Any) -> NDArray[np.bool_]:
+    """Which cells have a value in a column; numbers are compared as numbers."""
+    codes, values = distinct(column)
+    found = [canonical(value) == canonical(wanted) for value in values]
+    return np.isin(codes, np.flatnonzero(found))
 
-    Numbers are compared as numbers: "2" finds 2, 2.0 and "2.0".
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Times:
+    """The times that a map goes between, in order: a column of obs, and its values as text.
+
+    Numbers are compared as numbers: "2" finds 2, 2.0 and "2.0". With a ``batch``, the name of a
+    column of obs and its value, only the cells of this batch are meant.
     """
 
     key: str
-    source: str
-    target: str
+    values: tuple[str, ...]
+    batch: tuple[str, str] | None
+
+    def __init__(self, key: str, *values: str, batch: tuple[str, str] | None = None):
+        for name, value in (("key", key), ("values", values), ("batch", batch)):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, key: str, source: Any, target: Any) -> Times:
-        """Times out of values of any type, which must differ."""
+        """Two times out of values of any type, which must differ."""
         if not isinstance(key, str):
             raise wrong_option("time_key", "the name of one column of obs", key)
-        if _canonical(source) == _canonical(target):
+        if canonical(source) == canonical(target):
             raise OptionError(
                 f"source and target are both {source}. Name two values of obs[{key!r}]."
             )
         return cls(str(key), str(source), str(target))
 
+    @property
+    def source(self) -> str:
+        """The first time."""
+        return self.values[0]
+
+    @property
+    def target(self) -> str:
+        """The last time."""
+        return self.values[-1]
+
+    @property
+    def labels(self) -> tuple[float | str, ...]:
+        """The times as numbers, or as text where they are none."""
+        return tuple(map(label_of, self.values))
+
     def rows(self, adata: AnnData, *, target: bool) -> NDArray[np.int64]:
-        """Rows of the cells of the source, or of the target."""
+        """Rows of the cells of the source, or of the target; there must be some."""
+        return self.rows_at(adata, self.target if target else self.source)
+
+    def rows_at(self, adata: AnnData, wanted: str) -> NDArray[np.int64]:
+        """Rows of the cells of one time; there must be some."""
         otherwise = None if self.key in adata.obs else self._column_that_fits(adata)
-        codes, values = distinct(obs_column(adata, self.key, "time_key", otherwise=otherwise))
-        wanted = self.target if target else self.source
-        found = [_canonical(value) == _canonical(wanted) for value in values]
-        if not any(found):
+        column = obs_column(adata, self.key, "time_key", otherwise=otherwise)
+        chosen = cells_with(column, wanted)
+        if not np.any(chosen):
+            values = distinct(column)[1]
             raise DataError(
                 f"obs[{self.key!r}] has no value {wanted}. Values: {listed(values)}."
                 + did_you_mean(wanted, values)
             )
-        return np.flatnonzero(np.isin(codes, np.flatnonzero(found)))
+        if self.batch is not None:
+            key, name = self.batch
+            chosen &= cells_with(obs_column(adata, key, "batch_key"), name)
+            if not np.any(chosen):
+                raise DataError(f"No cell of {self.key} {wanted} has {name!r} in obs[{key!r}].")
+        return np.flatnonzero(chosen)
 
     def between(self, source: Any = None, target: Any = None) -> Times:
-        """These times, once it is checked that they are what is asked for."""
-        for wanted, own in ((source, self.source), (target, self.target)):
-            if wanted is not None and _canonical(wanted) != _canonical(own):
-                raise OptionError(
-                    f"This model goes from {self.key} {self.source} to {self.key} {self.target}; "
-                    f"it knows nothing of {wanted}."
-                )
-        return self
+        """Two of these times, the first and the last by default."""
+        first = 0 if source is None else self._place(source)
+        last = len(self.values) - 1 if target is None else self._place(target)
+        if first >= last:
+            raise OptionError(
+                f"{self.key} {self.values[last]} does not come after {self.key} "
+                f"{self.values[first]}. This model goes {self.text}; the way back is asked for by "
+                "inverse=True."
+            )
+        return Times(self.key, self.values[first], self.values[last], batch=self.batch)
+
+    def within(self, key: str, batch: str) -> Times:
+        """These times in one batch."""
+        return Times(self.key, *self.values, batch=(key, batch))
+
+    def steps(self) -> list[Times]:
+        """Each time and the next."""
+        return [
+            Times(self.key, *both, batch=self.batch) for both in itertools.pairwise(self.values)
+        ]
 
     @property
     def span(self) -> float | None:
         """From source to target, where both are numbers."""
-        source, target = map(_canonical, (self.source, self.target))
+        source, target = map(canonical, (self.source, self.target))
         return None if isinstance(source, str) or isinstance(target, str) else target - source
 
+    @property
+    def text(self) -> str:
+        """What messages call them."""
+        return f"from {self.key} {f' to {self.key} '.join(self.values)}"
+
+    def _place(self, wanted: Any) -> int:
+        """Where among these times one is."""
+        known = list(map(canonical, self.values))
+        if canonical(wanted) not in known:
+            raise OptionError(
+                f"This model goes {self.text}; it knows nothing of {wanted}."
+                + did_you_mean(str(wanted), self.values)
+            )
+        return known.index(canonical(wanted))
+
     def _column_that_fits(self, adata: AnnData) -> Suggestion:
-        """Of the columns that hold both values, the one with the fewest others."""
-        wanted = {_canonical(self.source), _canonical(self.target)}
+        """Of the columns that hold all of the values, the one with the fewest others."""
+        wanted = set(map(canonical, self.values))
         found = {str(key): distinct(adata.obs[key])[1] for key in adata.obs}
-        fit = [key for key in found if wanted <= set(map(_canonical, found[key]))]
+        fit = [key for key in found if wanted <= set(map(canonical, found[key]))]
         best = min(fit, key=lambda key: len(found[key]), default=None)
         return Suggestion(() if best is None else (Option("time_key", best),))
 
 
-def _canonical(value: Any) -> float | str:
+def label_of(value: Any) -> float | str:
+    """A time as `TemporalMap` names it: a number, whole where it is one, else text."""
+    found = canonical(value)
+    return int(found) if isinstance(found, float) and found.is_integer() else found
+
+
+def canonical(value: Any) -> float | str:
     """A number where the value reads as one, else its text."""
     # By its text, so that 10.1 is found among float32 numbers too.
     text = str(value).strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from mongefit._validation import check_switch
 from mongefit.errors import warn_user
+from mongefit.single_cell._average import CellMap, check_cell_map
 from mongefit.single_cell._columns import among_all, check_adata, check_name, in_memory
-from mongefit.single_cell._labels import label_colors
-from mongefit.single_cell._model import CellMap, check_model
+from mongefit.single_cell._labels import Labels, fitted_rows, label_colors
 from mongefit.single_cell._probabilities import LEAST_MASS, Fates, check_level, find_fates
+from mongefit.single_cell._transport import parts_with_cells
 
 if TYPE_CHECKING:
     from anndata import AnnData
+Parts = Sequence[tuple[CellMap, NDArray[np.int64]]]
 
 BLURRED = 0.02
 """Share of the entropy of the labels below which the plan says nothing of a cell."""
@@ -106,7 +108,7 @@ def origins(
 
 
 def _write(
-    model: SingleCellMap,
+    model: CellMap,
     adata: AnnData,
     key: str,
     *,
@@ -121,17 +123,28 @@ def _write(
 ) -> AnnData | None:
     import pandas as pd
 
-    check_model(model, adata)
+    check_cell_map(model, adata)
     check_switch(copy, "copy")
     check_name(key_added)
     level = check_level(level)
     if reference is not None:
         check_adata(reference)
     labelled = adata if reference is None else reference
-    way = model.between(source, target)
-    rows = way.times.rows(adata, target=reverse)
-    found = find_fates(way, adata, rows, labelled, key, reverse=reverse, exclude=exclude)
-    perplexity = _warn_of_what_is_wrong(found, way, adata, rows, reverse=reverse)
+    ways = model.each_batch(source, target)
+    parts = parts_with_cells(ways, adata, target=reverse)
+    ends = [fitted_rows(way.maps[0], labelled, target=not reverse) for way in ways]
+    among = Labels.of(labelled, key, np.concatenate(ends)).names
+    found = Fates.join(
+        [
+            find_fates(
+                way, adata, part, labelled, key, reverse=reverse, exclude=exclude, among=among
+            )
+            for way, part in parts
+        ]
+    )
+    rows = np.concatenate([part for _, part in parts])
+    perplexity = _perplexity(parts, adata, reverse=reverse)
+    _warn_of_what_is_wrong(found, perplexity)
     if copy:
         adata = in_memory(adata)
     several, single = (f"{key_added}_{name}" for name in _NAMES[reverse])
@@ -149,15 +162,16 @@ def _write(
     adata.obs[single] = pd.Categorical.from_codes(best, list(found.names))
     colors = label_colors(labelled, key)
     adata.uns[f"{single}_colors"] = [str(colors[name]) for name in found.names]
-    if not reverse and (informed := informed_cells(way, adata, rows)) is not None:
+    if not reverse and (informed := _informed(parts, adata)) is not None:
         adata.obs[f"{key_added}_informed"] = among_all(adata, rows, informed)
+    times = ways[0].times
     adata.uns[several] = {
         "names": np.asarray(found.names, dtype=str),
         "names_raw": np.asarray(found.all_names, dtype=str),
         "key": key,
-        "time_key": way.times.key,
-        "source": way.times.source,
-        "target": way.times.target,
+        "time_key": times.key,
+        "source": times.source,
+        "target": times.target,
         "perplexity": perplexity,
         "informative": found.informative,
         **({"level": level} if len(found.members) > 1 else {}),
@@ -165,28 +179,45 @@ def _write(
     return adata if copy else None
 
 
-def _warn_of_what_is_wrong(
-    found: Fates, way: CellMap, adata: AnnData, rows: NDArray[np.int64], *, reverse: bool
-) -> float:
-    """The number of cells that a cell goes to, in the median; warns of fates that say nothing."""
-    some = rows[np.unique(np.linspace(0, len(rows) - 1, _SOME).astype(int))]
-    entropy = [
-        view.model.entropy(view.coordinates(adata, some), reverse=reverse) for view in way.maps
-    ]
-    perplexity = float(np.median(np.exp(np.mean(entropy, axis=0))))
+def _perplexity(parts: Parts, adata: AnnData, *, reverse: bool) -> float:
+    """The number of cells that a cell goes to, in the median over some cells."""
+    found = []
+    for way, rows in parts:
+        some = rows[np.unique(np.linspace(0, len(rows) - 1, _SOME).astype(int))]
+        entropy = [
+            view.model.entropy(view.coordinates(adata, some), reverse=reverse) for view in way.maps
+        ]
+        found.append(np.exp(np.mean(entropy, axis=0)))
+    return float(np.median(np.concatenate(found)))
+
+
+def _informed(parts: Parts, adata: AnnData) -> NDArray[np.bool_] | None:
+    """Whether a known source is near each cell, in the coordinates of any map that knows."""
+    found = []
+    for way, rows in parts:
+        each = [view.informed(view.coordinates(adata, rows)) for view in way.maps]
+        known = [near for near in each if near is not None]
+        if not known:
+            return None
+        found.append(np.any(known, axis=0))
+    return np.concatenate(found)
+
+
+def _warn_of_what_is_wrong(found: Fates, perplexity: float) -> None:
+    """Warn of fates that say nothing."""
+    count = len(found.mass)
     if lost := int(np.sum(found.mass <= LEAST_MASS)):
         warn_user(
-            f"{lost} of {len(rows)} cells have no mass on {', '.join(found.names)}: their "
+            f"{lost} of {count} cells have no mass on {', '.join(found.names)}: their "
             "probabilities are NaN."
         )
-    if len(found.names) > 1 and len(rows) > 1 and found.informative < BLURRED:
+    if len(found.names) > 1 and count > 1 and found.informative < BLURRED:
         warn_user(
             "The plan says nearly the same of every cell: which cell it is tells "
             f"{found.informative:.1%} of what is open about the label. A cell is spread over "
             f"{perplexity:.0f} others (the median). Fit with a smaller epsilon, or with other "
             "components."
         )
-    return perplexity
 
 
 def _put(where: Any, name: str, adata: AnnData, rows: NDArray[np.int64], values: Any) -> None:

@@ -201,8 +201,7 @@ def to_moscot(model: SingleCellMap, adata: AnnData, *, drop: float = 1e-9) -> An
 def _legs(model: SingleCellMap, adata: AnnData) -> list[_Leg]:
     """The legs of a model, from each time to the next."""
     check_model(model, adata)
-    times = (model.times.source, model.times.target)
-    return [_leg(model.between(*pair), adata) for pair in itertools.pairwise(times)]
+    return [_leg(model.between(*pair), adata) for pair in itertools.pairwise(model.times.values)]
 
 
 def _leg(model: SingleCellMap, adata: AnnData) -> _Leg:

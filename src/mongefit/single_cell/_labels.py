@@ -53,8 +53,18 @@ class Labels(NamedTuple):
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, adata: AnnData, key: Any, rows: NDArray[np.int64], option: str = "key") -> Labels:
-        """Labels of a column of obs, in the order of its categories; at least one."""
+    def of(
+        cls,
+        adata: AnnData,
+        key: Any,
+        rows: NDArray[np.int64],
+        option: str = "key",
+        among: Iterable[str] = (),
+    ) -> Labels:
+        """Labels of a column of obs, in the order of its categories; at least one.
+
+        Names are those of these cells and those ``among`` them.
+        """
         labels = obs_labels(adata, key, option, rows)
         present = {label for label in labels if label is not None}
         if not present:
@@ -62,6 +72,7 @@ class Labels(NamedTuple):
                 f"obs[{key!r}] has no label for any of the {len(rows)} cells that it is needed "
                 f"for (first: {adata.obs_names[rows[0]]!r}). Columns: {listed(adata.obs)}."
             )
+        present.update(among)
         names = [name for name in label_order(adata, key) if name in present]
         number = {name: k for k, name in enumerate(names)}
         codes = np.array([number.get(label, -1) for label in labels], np.int64)

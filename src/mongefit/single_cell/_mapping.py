@@ -1,27 +1,25 @@
-"""Fitting on an AnnData, choosing settings, and mapping cells."""
+"""Fitting on an AnnData, and choosing settings."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from sklearn.base import clone as unfitted
 
-import mongefit
 from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.monge_map import MongeMap
+from mongefit._estimators.temporal import TemporalMap
 from mongefit._options import takes_several
-from mongefit._storage import describe_options
-from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, Option, OptionError
 from mongefit.model_selection import CrossValidation, Selection
 from mongefit.model_selection import cross_validate as validate
 from mongefit.model_selection import select as choose
 from mongefit.single_cell._cells import Cells, take_cells
-from mongefit.single_cell._columns import among_all, check_name, in_memory
-from mongefit.single_cell._model import SingleCellMap, check_model, with_origin
+from mongefit.single_cell._legs import take_legs
+from mongefit.single_cell._model import SingleCellMap, with_origin, with_origin_of_legs
+from mongefit.single_cell._several import fit_legs
+from mongefit.single_cell._times import choose_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,17 +37,20 @@ def fit(
     adata: AnnData,
     *,
     time_key: str,
-    source: Any,
-    target: Any,
+    source: Any = None,
+    target: Any = None,
+    times: Sequence[Any] | str | None = None,
     use_rep: str | None = None,
     pca: int | None = None,
     n_components: int | None = None,
+    layer: str | None = None,
     pair_key: str | None = None,
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     groups_key: str | None = None,
     weight_key: str | None = None,
     growth_key: str | None = None,
-    model: Model | None = None,
+    batch_key: str | None = None,
+    model: Model | TemporalMap | None = None,
     verbose: int = 0,
 ) -> SingleCellMap:
     """Learn a map from the cells of one time to those of another; ``adata`` is left alone.
@@ -57,11 +58,16 @@ def fit(
     Parameters
     ----------
     adata
-        Cells of both times, and possibly of others; may be backed by a file.
+        Cells of all times of the map, and possibly of others; may be backed by a file.
     time_key
         Column of obs that holds the time.
     source, target
         Its values to map from and to. Numbers and text that reads as a number are the same.
+    times
+        Instead of both: several values in order, ``[2, 4, 6]``, or "all" of the column if they are
+        numbers. One cost is learned for the steps from each time to the next, also from clones or
+        pairs of times that are not adjacent. Numbers are put in order; text is taken in the order
+        given.
     use_rep
         Array of obsm to work in, or "X"; by default "X_pca".
     pca
@@ -69,9 +75,14 @@ def fit(
         them. X must be normalised, with logarithms taken; raw counts are refused.
     n_components
         Use the first columns of ``use_rep`` only.
+    layer
+        Layer to take for X, with ``pca`` or ``use_rep="X"``.
     pair_key
         Column of obs with clones or the like. Every source cell is paired with every target cell
-        of the same value, with weights such that every clone counts the same.
+        of the same value, with weights such that every clone counts the same. Or an array of obsm,
+        dense or sparse, cells × clones: a cell is in the clone of every column where it is not 0.
+        A pair of two clones is counted once, with the sum of its weights; clones that share a cell
+        are held out together.
     pairs
         Known pairs by name: two columns, source cell and target cell, and possibly a third,
         ``weight``.
@@ -84,10 +95,15 @@ def fit(
         Column of obs with the growth rate of the cells of the source, births less deaths per unit
         of time: they weigh exp(rate · Δt), Δt the difference of the two times, times the weights
         of ``weight_key`` if any. What is known of growth otherwise goes into ``weight_key``.
+    batch_key
+        Column of obs with batches, such as wells or mice. Each has a map of its own, to its own
+        cells, and all have one cost. A clone of two batches is two clones.
     model
         What to fit: an estimator with options, which is itself not changed; by default
         ``MongeMapCV()``, whose options are chosen by clones or pairs that were held out. An
-        `EnsembleMap` tells how sure it is.
+        `EnsembleMap` tells how sure it is. Of several times or batches a `TemporalMap` is fitted:
+        with its own options or those of a `MongeMap`, or with those that a `MongeMapCV` chose on
+        the leg with most clones, as by default.
     verbose
         With 1, a progress bar on stderr; without ``model``, which has its own.
 
@@ -96,18 +112,26 @@ def fit(
     In ``pair_key`` and ``groups_key`` the missing values of pandas, −1 and words such as "unknown"
     mark cells of which nothing is known.
     """
-    if not isinstance(model, MongeMap | MongeMapCV | EnsembleMap | None):
+    if not isinstance(model, MongeMap | MongeMapCV | EnsembleMap | TemporalMap | None):
         raise OptionError(
-            f"model must be a MongeMap, a MongeMapCV or an EnsembleMap, got {type(model).__name__}."
+            "model must be a MongeMap, a MongeMapCV or an EnsembleMap, or a TemporalMap for "
+            f"several times, got {type(model).__name__}."
         )
-    many_to_many = (
-        not isinstance(model, MongeMap) or model.many_to_many or takes_several(model.losses)
-    )
-    cells = take_cells(
-        adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
-        n_components=n_components, pair_key=pair_key, pairs=pairs, groups_key=groups_key,
-        weight_key=weight_key, growth_key=growth_key, many_to_many=many_to_many,
-    )  # fmt: skip
+    chosen = choose_times(adata, time_key, source, target, times)
+    several = True
+    if isinstance(model, MongeMap | TemporalMap):
+        several = model.many_to_many or takes_several(model.losses)
+    options: dict[str, Any] = {
+        "use_rep": use_rep, "pca": pca, "n_components": n_components, "layer": layer,
+        "pair_key": pair_key, "pairs": pairs, "groups_key": groups_key, "weight_key": weight_key,
+        "growth_key": growth_key, "many_to_many": several,
+    }  # fmt: skip
+    if len(chosen.values) > 2 or batch_key is not None or isinstance(model, TemporalMap):
+        legs = take_legs(adata, chosen, batch_key=batch_key, **options)
+        fitted, report = fit_legs(legs, model, verbose=verbose)
+        return with_origin_of_legs(fitted, legs, report)
+    options |= {"time_key": chosen.key, "source": chosen.source, "target": chosen.target}
+    cells = take_cells(adata, **options)
     return with_origin(_fit(cells, MongeMapCV(verbose=verbose) if model is None else model), cells)
 
 
@@ -137,6 +161,7 @@ def select(
     use_rep: str | None = None,
     pca: int | None = None,
     n_components: int | None = None,
+    layer: str | None = None,
     pair_key: str | None = None,
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     weight_key: str | None = None,
@@ -153,8 +178,8 @@ def select(
 
     Parameters
     ----------
-    adata, time_key, source, target, use_rep, pca, n_components, pair_key, pairs, weight_key, \
-growth_key
+    adata, time_key, source, target, use_rep, pca, n_components, layer, pair_key, pairs, \
+weight_key, growth_key
         As in `fit`; clones or pairs are needed.
     candidates
         Estimators to choose among; by default `mongefit.model_selection.default_candidates`.
@@ -165,8 +190,8 @@ growth_key
     """
     cells = _take(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
-        n_components=n_components, pair_key=pair_key, pairs=pairs, weight_key=weight_key,
-        growth_key=growth_key,
+        n_components=n_components, layer=layer, pair_key=pair_key, pairs=pairs,
+        weight_key=weight_key, growth_key=growth_key,
     )  # fmt: skip
     found = choose(
         candidates, cells.x, cells.y, **cells.known_pairs(), n_folds=n_folds, max_points=max_cells,
@@ -184,6 +209,7 @@ def cross_validate(
     use_rep: str | None = None,
     pca: int | None = None,
     n_components: int | None = None,
+    layer: str | None = None,
     pair_key: str | None = None,
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     weight_key: str | None = None,
@@ -200,8 +226,8 @@ def cross_validate(
     """
     cells = _take(
         adata, time_key=time_key, source=source, target=target, use_rep=use_rep, pca=pca,
-        n_components=n_components, pair_key=pair_key, pairs=pairs, weight_key=weight_key,
-        growth_key=growth_key,
+        n_components=n_components, layer=layer, pair_key=pair_key, pairs=pairs,
+        weight_key=weight_key, growth_key=growth_key,
     )  # fmt: skip
     return validate(
         candidates, cells.x, cells.y, **cells.known_pairs(), n_folds=n_folds, max_points=max_cells,
@@ -216,88 +242,3 @@ def _take(adata: AnnData, **options: Any) -> Cells:
             "There is nothing to choose by: give {pair_key} or pairs.", pair_key=Option("pair_key")
         )
     return cells
-
-
-def transport(
-    model: SingleCellMap,
-    adata: AnnData,
-    *,
-    key_added: str = "mongefit",
-    inverse: bool = False,
-    copy: bool = False,
-) -> AnnData | None:
-    """Predict where the cells of the source go, or where those of the target came from.
-
-    Writes
-
-    - ``obsm["X_<key_added>"]``, the predicted states in the representation of the model; NaN for
-      cells of other times,
-    - ``obs["<key_added>_displacement"]``, how far each cell moves there,
-    - ``uns["<key_added>"]``, options, versions and training history,
-    - of an ensemble also ``obs["<key_added>_spread"]``, how far its members differ, and
-      ``obs["<key_added>_informed"]``, whether a known source is near by, for the source; and in uns
-      ``radius_80``, within which 80 % of new clones lie.
-
-    Parameters
-    ----------
-    model
-        What `fit` or `load` gave.
-    adata
-        The cells; also others than those of the fit, with the same time key and representation.
-    key_added
-        Name of what is written. Take another one for the inverse to keep both.
-    inverse
-        Map the target back instead.
-    copy
-        Leave ``adata`` alone and return a copy.
-    """
-    check_model(model, adata)
-    check_name(key_added)
-    rows = model.times.rows(adata, target=inverse)
-    points = model.coordinates(adata, rows)
-    mapped = (model.model.inverse_transform if inverse else model.model.transform)(points)
-    columns = {"displacement": np.linalg.norm(mapped - points, axis=1)}
-    if isinstance(model.model, EnsembleMap) and not inverse:
-        columns |= {"spread": model.model.spread(points), "informed": model.model.informed(points)}
-    if copy:
-        adata = in_memory(adata)
-    adata.obsm[f"X_{key_added}"] = among_all(adata, rows, mapped)
-    for name, column in columns.items():
-        adata.obs[f"{key_added}_{name}"] = among_all(adata, rows, column)
-    adata.uns[key_added] = _record(model, inverse=inverse)
-    return adata if copy else None
-
-
-def _record(model: SingleCellMap, *, inverse: bool) -> dict[str, Any]:
-    """What uns says of a result: text, numbers and arrays, which h5ad can write."""
-    fitted = model.model
-    one = fitted.members_[0] if isinstance(fitted, EnsembleMap) else fitted
-    if isinstance(one, MongeMapCV):
-        one = one.best_estimator_
-    options = describe_options(one.get_params(deep=False))
-    record = {
-        "time_key": model.times.key,
-        "source": model.times.source,
-        "target": model.times.target,
-        "use_rep": "pca" if model.representation.pca is not None else model.representation.name,
-        "n_components": fitted.n_features_in_,
-        **{name: key for name in ("weight_key", "growth_key") if (key := getattr(model, name))},
-        "inverse": inverse,
-        "options": {name: _writable(each) for name, each in options.items() if each is not None},
-        "versions": {"mongefit": mongefit.__version__, **recorded_versions()},
-    }
-    if isinstance(fitted, EnsembleMap):
-        radius = {"radius_80": fitted.radius(0.8)} if len(fitted.scores_) >= 4 else {}
-        return record | {"n_members": len(fitted.members_)} | radius
-    return record | {
-        "history": {name: np.asarray(column) for name, column in fitted.history_.items()},
-        "epsilon": fitted.diagnostics_["epsilon"],
-        "converged": fitted.diagnostics_["converged"],
-        "data_sha256": fitted.data_sha256_,
-    }
-
-
-def _writable(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return np.asarray(value["tuple"]) if "tuple" in value else json.dumps(value, sort_keys=True)

@@ -6,7 +6,7 @@ of a label is the weight of its cells, Σ_j s_j(x) 1[label_j = l].
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.outcomes import chain_of
 from mongefit._validation import check_share
 from mongefit.errors import OptionError
+from mongefit.single_cell._average import CellMap
 from mongefit.single_cell._labels import Labels, fitted_rows
-from mongefit.single_cell._model import CellMap
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -45,6 +45,28 @@ class Fates(NamedTuple):
     mass: NDArray[np.float64]
     members: Shares
 
+    @classmethod
+    def of(cls, labels: Labels, raw: Shares, members: Shares, kept: NDArray[np.bool_]) -> Fates:
+        """Out of the masses on all labels, those that are kept brought to sum 1."""
+        names = tuple(np.asarray(labels.names, object)[kept])
+        probability, mass = _normalised(raw[:, kept]), raw[:, kept].sum(axis=1)
+        return cls(names, probability, labels.names, raw, mass, _normalised(members[:, :, kept]))
+
+    @classmethod
+    def join(cls, parts: Sequence[Fates]) -> Fates:
+        """The fates of several sets of cells, one after the other."""
+        first, *rest = parts
+        if not rest:
+            return first
+        return cls(
+            first.names,
+            np.concatenate([each.probability for each in parts]),
+            first.all_names,
+            np.concatenate([each.raw for each in parts]),
+            np.concatenate([each.mass for each in parts]),
+            np.concatenate([each.members for each in parts], axis=1),
+        )
+
     @property
     def entropy(self) -> NDArray[np.float64]:
         """How open the fate of each cell is, in nats."""
@@ -65,7 +87,7 @@ class Fates(NamedTuple):
 
 
 def find_fates(
-    model: CellMap,
+    way: CellMap,
     adata: AnnData,
     rows: NDArray[np.int64],
     reference: AnnData,
@@ -73,16 +95,19 @@ def find_fates(
     *,
     reverse: bool = False,
     exclude: str | Iterable[str] = (),
+    among: Sequence[str] = (),
 ) -> Fates:
     """Probabilities of the labels of a column for some cells of the source, or of the target.
 
-    Of an average the mean over its maps; its members are the means of theirs, in turn.
+    Of an average the mean over its maps; its members are the means of theirs, in turn. Labels are
+    those of the cells that the map leads to, and those ``among`` them.
     """
     from mongefit._fitting.chains import mean_over
 
     views = []
-    for view in model.maps:
-        labels = Labels.of(reference, key, fitted_rows(view, reference, target=not reverse))
+    for view in way.maps:
+        ends = fitted_rows(view, reference, target=not reverse)
+        labels = Labels.of(reference, key, ends, among=among)
         points = view.coordinates(adata, rows)
         chain = chain_of(view.model)
         chains: list[Chain] = [chain]
@@ -91,14 +116,10 @@ def find_fates(
         views.append(
             [mean_over(one, labels.indicator, reverse=reverse, points=points) for one in chains]
         )
-    kept = labels.kept(exclude)
     count = max(map(len, views))
-    each = np.stack([np.mean([view[k % len(view)] for view in views], axis=0) for k in range(count)])
+    members = [np.mean([view[k % len(view)] for view in views], axis=0) for k in range(count)]
     raw = np.mean([np.mean(view, axis=0) for view in views], axis=0)
-    mass = raw[:, kept].sum(axis=1)
-    names = tuple(np.asarray(labels.names, object)[kept])
-    probability = _normalised(raw[:, kept])
-    return Fates(names, probability, labels.names, raw, mass, _normalised(each[:, :, kept]))
+    return Fates.of(labels, raw, np.stack(members), labels.kept(exclude))
 
 
 def _normalised(mass: Shares) -> Shares:

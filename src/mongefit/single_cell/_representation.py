@@ -130,25 +130,38 @@ class Representation:
     fingerprint
         What tells an array in obsm from another of the same name; None for X, whose genes have
         names, and for models of earlier releases.
+    layer
+        The layer that stands for X; None for X itself.
     """
 
     name: str
     n_components: int | None = None
     pca: Components | None = None
     fingerprint: Fingerprint | None = None
+    layer: str | None = None
 
     @property
     def where(self) -> str:
         """What messages call it."""
-        return "X" if self.name == "X" else f"obsm[{self.name!r}]"
+        return _expression_name(self.layer) if self.name == "X" else f"obsm[{self.name!r}]"
+
+    def marked(
+        self, adata: AnnData, rows: NDArray[np.int64], points: NDArray[np.float64]
+    ) -> Representation:
+        """With the fingerprint of the cells of a fit; X needs none."""
+        if self.name == "X":
+            return self
+        kept = Fingerprint.of(adata, self.name, rows, points)
+        return dataclasses.replace(self, fingerprint=kept)
 
     def of(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Coordinates of some cells, [n, d]."""
         if self.name == "X" and self.pca is not None:
             genes = _gene_rows(adata, self.pca.genes)
-            found = self.pca.project(_expression(adata, rows)[:, genes])
+            found = self.pca.project(_expression(adata, rows, self.layer)[:, genes])
         else:
-            array = _expression(adata, rows) if self.name == "X" else _obsm(adata, self.name, rows)
+            is_x = self.name == "X"
+            array = _expression(adata, rows, self.layer) if is_x else _obsm(adata, self.name, rows)
             found = check_points(array, self.where)
         if self.n_components is None:
             return found
@@ -164,6 +177,8 @@ class Representation:
         """What a model file keeps of it: entries of the header, and arrays."""
         header: dict[str, Any] = {"use_rep": self.name, "n_components": self.n_components}
         tensors: dict[str, NDArray[np.float64]] = {}
+        if self.layer is not None:
+            header["layer"] = self.layer
         if self.pca is not None:
             header["genes"] = list(self.pca.genes)
             tensors |= {"mean": self.pca.mean, "loadings": self.pca.loadings}
@@ -180,6 +195,9 @@ class Representation:
         n_components = header["n_components"]
         if n_components is not None and n_components != dim:
             raise ValueError(f"{n_components} components for {dim} features")
+        layer = header.get("layer")
+        if not isinstance(layer, str | None):
+            raise ValueError("layer is not text")
         pca = fingerprint = None
         shapes: dict[str, tuple[int, ...]] = {}
         if "genes" in header:
@@ -197,7 +215,7 @@ class Representation:
                 raise ValueError(f"single_cell.{name} must be {what}")
         if tensors.keys() - shapes.keys():
             raise ValueError("a tensor does not belong there")
-        return cls(header["use_rep"], n_components, pca, fingerprint)
+        return cls(header["use_rep"], n_components, pca, fingerprint, layer)
 
 
 def choose_representation(
@@ -207,19 +225,28 @@ def choose_representation(
     use_rep: str | None,
     pca: int | None,
     n_components: int | None,
+    layer: str | None = None,
 ) -> Representation:
     """The representation that is asked for; components are computed from the cells ``rows``."""
     if n_components is not None:
         check_count(n_components, "n_components", minimum=1)
+    if not isinstance(layer, str | None):
+        raise wrong_option("layer", "the name of one layer", layer)
+    if layer is not None and pca is None and use_rep != "X":
+        raise OptionError(
+            "{layer} stands for X, which is not used: give {pca} or {use_rep} with it.",
+            layer=Option("layer", layer), pca=Option("pca", 10), use_rep=Option("use_rep", "X"),
+        )  # fmt: skip
     if pca is None:
-        return Representation(DEFAULT if use_rep is None else use_rep, n_components)
+        name = DEFAULT if use_rep is None else use_rep
+        return Representation(name, n_components, layer=layer)
     if use_rep is not None or n_components is not None:
         raise OptionError(
             "{pca} computes its own components: leave out {use_rep} and {n_components}.",
             **{name: Option(name) for name in ("pca", "use_rep", "n_components")},
         )
     size = check_count(pca, "pca", minimum=1)
-    X = _expression(adata, rows)
+    X = _expression(adata, rows, layer)
     if size >= min(X.shape):
         needed = "below the numbers of cells and of genes, {} and {}".format(*X.shape)
         raise wrong_option("pca", needed, size)
@@ -228,7 +255,7 @@ def choose_representation(
     # The one solver that takes sparse matrices of any number of genes, without filling them in.
     found = PCA(size, svd_solver="arpack", random_state=0).fit(X)
     genes, loadings = tuple(map(str, adata.var_names)), np.ascontiguousarray(found.components_.T)
-    return Representation("X", pca=Components(genes, found.mean_, loadings))
+    return Representation("X", pca=Components(genes, found.mean_, loadings), layer=layer)
 
 
 def _obsm(adata: AnnData, name: str, rows: NDArray[np.int64]) -> Any:
@@ -245,28 +272,40 @@ def _obsm(adata: AnnData, name: str, rows: NDArray[np.int64]) -> Any:
     return found
 
 
-def _expression(adata: AnnData, rows: NDArray[np.int64]) -> Any:
-    """X of some cells, in float64, dense or sparse by rows; raw counts are refused."""
-    if adata.X is None:
+def _expression_name(layer: str | None) -> str:
+    return "X" if layer is None else f"layers[{layer!r}]"
+
+
+def _expression(adata: AnnData, rows: NDArray[np.int64], layer: str | None) -> Any:
+    """X or a layer of some cells, in float64, dense or sparse by rows; raw counts are refused."""
+    where = _expression_name(layer)
+    if layer is not None and layer not in adata.layers:
+        raise DataError(
+            "layers[{name!r}] not found. Keys: {keys}.{hint}",
+            name=layer, keys=listed(adata.layers),
+            hint=Suggestion.of("layer", layer, adata.layers),
+        )  # fmt: skip
+    matrix = adata.X if layer is None else adata.layers[layer]
+    if matrix is None:
         raise DataError(
             "This AnnData has no X. Name an array of obsm by {use_rep}.", use_rep=Option("use_rep")
         )
     # Backed sparse matrices are of no class of SciPy's, but say in the same way how they are kept.
-    if not scipy.sparse.issparse(adata.X) and getattr(adata.X, "format", "") not in ("csr", "csc"):
+    if not scipy.sparse.issparse(matrix) and getattr(matrix, "format", "") not in ("csr", "csc"):
         needed = 3 * 8 * len(rows) * adata.n_vars
-        require_memory(needed, "Components of X need about", "Use fewer genes.")
+        require_memory(needed, f"Components of {where} need about", "Use fewer genes.")
     # Through a view, which reads these rows only where X is backed by a file.
-    X = adata[rows].X
+    X = adata[rows].X if layer is None else adata[rows].layers[layer]
     X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
     if X.dtype.kind not in "iuf":
-        raise DataError(f"X holds values of type {X.dtype}; real numbers are needed.")
+        raise DataError(f"{where} holds values of type {X.dtype}; real numbers are needed.")
     X = X.astype(np.float64)
-    values = _check_finite(adata, rows, X, "X")
+    values = _check_finite(adata, rows, X, where)
     if np.all(values >= 0) and np.all(values == np.rint(values)) and np.any(values > 1):
         raise DataError(
-            "X looks like raw counts (whole numbers up to {largest:.0f}). Normalise it and take "
-            "logarithms first (scanpy.pp.normalize_total, scanpy.pp.log1p), or use {use_rep}.",
-            largest=values.max(), use_rep=Option("use_rep", DEFAULT),
+            "{where} looks like raw counts (whole numbers up to {largest:.0f}). Normalise it and "
+            "take logarithms first (scanpy.pp.normalize_total, scanpy.pp.log1p), or use {use_rep}.",
+            where=where, largest=values.max(), use_rep=Option("use_rep", DEFAULT),
         )  # fmt: skip
     return X
 

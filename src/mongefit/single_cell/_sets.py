@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from mongefit._validation import check_switch
 from mongefit.errors import DataError, did_you_mean
+from mongefit.single_cell._average import CellMap, check_cell_map
 from mongefit.single_cell._columns import among_all, check_name, in_memory
 from mongefit.single_cell._labels import fitted_rows
-from mongefit.single_cell._model import CellMap, check_model
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -70,7 +70,7 @@ def _carry(
     reverse: bool,
     copy: bool,
 ) -> AnnData | None:
-    check_model(model, adata)
+    check_cell_map(model, adata)
     check_switch(copy, "copy")
     check_name(key_added)
     way = model.between(source, target)

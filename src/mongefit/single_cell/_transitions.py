@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.outcomes import chain_of
 from mongefit.errors import DataError, OptionError
+from mongefit.single_cell._average import CellMap, check_cell_map
 from mongefit.single_cell._labels import Labels, fitted_rows
-from mongefit.single_cell._model import CellMap, SingleCellMap, check_model
+from mongefit.single_cell._model import SingleCellMap
 from mongefit.single_cell._probabilities import Shares, check_level, find_fates
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def transition_table(
     """
     import pandas as pd
 
-    check_model(model, adata)
+    check_cell_map(model, adata)
     way = model.between(source, target)
     if level is not None:
         level = check_level(level)
