@@ -194,7 +194,7 @@ def transition_table(
     check_model(model, adata)
     way = model.between(source, target)
     if level is not None:
-        level = _check_level(level)
+        level = check_level(level)
         if not isinstance(way.model, EnsembleMap):
             raise OptionError(
                 "level needs an ensemble, whose members were trained on clones drawn with "
@@ -204,7 +204,7 @@ def transition_table(
     labels = Labels.of(adata, key if source_key is None else source_key, rows, "source_key")
     points = way.coordinates(adata, rows)
     found = find_fates(way, points, adata, key, exclude=exclude)
-    weight = labels.indicator * (_source_weight(way) * found.mass)[:, None]
+    weight = labels.indicator * (source_weight(way) * found.mass)[:, None]
     total = weight.sum(axis=0)
     if np.any(total <= 0):
         lost = [name for name, mass in zip(labels.names, total, strict=True) if mass <= 0]
@@ -323,7 +323,7 @@ def _write(
     check_model(model, adata)
     check_switch(copy, "copy")
     check_name(key_added)
-    level = _check_level(level)
+    level = check_level(level)
     if reference is not None:
         check_adata(reference)
     labelled = adata if reference is None else reference
@@ -403,7 +403,7 @@ def _carry(
     way = model.between(source, target)
     here, there = (fitted_rows(way, adata, target=side) for side in (reverse, not reverse))
     time = way.times.target if reverse else way.times.source
-    mask = _as_mask(adata, cells)[here]
+    mask = as_mask(adata, cells, "cells")[here]
     if not mask.any():
         raise DataError(f"None of these cells is one of {way.times.key} {time}.")
     found = (way.model.pull if reverse else way.model.push)(mask)
@@ -416,14 +416,14 @@ def _carry(
     return adata if copy else None
 
 
-def _as_mask(adata: AnnData, cells: Any) -> NDArray[np.bool_]:
+def as_mask(adata: AnnData, cells: Any, option: str) -> NDArray[np.bool_]:
     """A set of cells as True and False for every cell."""
     given = np.asarray(cells)
     if given.dtype == bool:
         if given.shape != (adata.n_obs,):
             raise DataError(
-                f"cells has the shape {given.shape}; there are {adata.n_obs} cells. Give True or "
-                "False for each, or their names."
+                f"{option} has the shape {given.shape}; there are {adata.n_obs} cells. Give True "
+                "or False for each, or their names."
             )
         return given
     names = [str(name) for name in np.atleast_1d(given).ravel()]
@@ -436,7 +436,7 @@ def _as_mask(adata: AnnData, cells: Any) -> NDArray[np.bool_]:
     return np.asarray(found, bool)
 
 
-def _source_weight(way: SingleCellMap) -> NDArray[np.float64]:
+def source_weight(way: SingleCellMap) -> NDArray[np.float64]:
     """The mass that each source cell of the fit sends."""
     from mongefit._fitting.chains import end_of, growth_over
     from mongefit._fitting.outcomes import fitted_points
@@ -447,7 +447,8 @@ def _source_weight(way: SingleCellMap) -> NDArray[np.float64]:
     return weight * growth_over(chain, fitted_points(start, source=True))
 
 
-def _check_level(level: Any) -> float:
+def check_level(level: Any) -> float:
+    """A share between 0 and 1."""
     found = check_share(level, "level")
     if not 0 < found < 1:
         raise OptionError(f"level must be between 0 and 1, got {level!r}.")
