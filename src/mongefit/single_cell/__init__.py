@@ -1,6 +1,7 @@
 """AnnData in, maps between the cells of two times out; install it with ``mongefit[anndata]``."""
 
 from mongefit.single_cell._columns import Times as Times
+from mongefit.single_cell._drivers import fate_drivers as fate_drivers
 from mongefit.single_cell._fates import Intervals as Intervals
 from mongefit.single_cell._fates import fates as fates
 from mongefit.single_cell._fates import origins as origins
@@ -8,6 +9,7 @@ from mongefit.single_cell._fates import pull as pull
 from mongefit.single_cell._fates import push as push
 from mongefit.single_cell._fates import transition_table as transition_table
 from mongefit.single_cell._genes import cost_genes as cost_genes
+from mongefit.single_cell._genes import move_genes as move_genes
 from mongefit.single_cell._genes import pull_back_genes as pull_back_genes
 from mongefit.single_cell._mapping import cross_validate as cross_validate
 from mongefit.single_cell._mapping import fit as fit
