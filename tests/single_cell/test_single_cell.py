@@ -873,14 +873,16 @@ def page_blocks(language):
 def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     adata = cells(
-        days=np.repeat([2, 4], 30), clone=np.tile(np.arange(30), 2), cell_type=["a", "b"] * 30
-    )
+        days=np.repeat([2, 4], 30), clone=np.tile(np.arange(30), 2),
+        cell_type=["Neutrophil", "Monocyte", "undifferentiated"] * 20, n_counts=np.arange(60),
+    )  # fmt: skip
     adata.obsm["X_pca"] = np.random.default_rng(1).normal(size=(60, 10))
     adata.varm["PCs"] = np.ones((GENES, 10))
     adata.write_h5ad("cells.h5ad")
     Path("page.py").write_text("".join(page_blocks("python")), encoding="utf-8")
     names = runpy.run_path("page.py", run_name="__main__")
-    assert names["genes"].shape == (10, 2)
+    assert names["drivers"].shape == (GENES, 8)
+    assert names["genes"].shape == names["error"].shape == (10, 3)
     assert names["top"].shape == (100, 4)
     assert "X_mongefit" in names["adata"].obsm
     for line in page_blocks("console")[0].splitlines():

@@ -4,9 +4,11 @@ from mongefit.single_cell._average import AveragedMap as AveragedMap
 from mongefit.single_cell._average import average as average
 from mongefit.single_cell._average import load as load
 from mongefit.single_cell._columns import Times as Times
+from mongefit.single_cell._drivers import fate_drivers as fate_drivers
 from mongefit.single_cell._fates import fates as fates
 from mongefit.single_cell._fates import origins as origins
 from mongefit.single_cell._genes import cost_genes as cost_genes
+from mongefit.single_cell._genes import move_genes as move_genes
 from mongefit.single_cell._genes import pull_back_genes as pull_back_genes
 from mongefit.single_cell._handover import cost_matrices as cost_matrices
 from mongefit.single_cell._handover import to_anndata_map as to_anndata_map

@@ -1,18 +1,20 @@
-"""Displacements in components, and directions of the cost, as changes of genes."""
+"""Displacements in components, predicted moves, and directions of the cost, as changes of genes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mongefit._validation import check_count
+from mongefit._validation import check_count, check_switch
 from mongefit.errors import DataError
 from mongefit.explain import CostExplanation, explain_cost
 from mongefit.single_cell._columns import listed
+from mongefit.single_cell._labels import Labels, fitted_rows
 from mongefit.single_cell._model import SingleCellMap, check_model
 from mongefit.single_cell._representation import DEFAULT, LOADINGS
+from mongefit.single_cell._transitions import source_weight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +60,124 @@ def pull_back_genes(
             f"{loadings.shape[1]} components."
         )
     changes = loadings @ moves.T
-    order = np.argsort(-np.abs(changes).max(axis=1), kind="stable")
-    if n_top is not None:
-        order = order[: check_count(n_top, "n_top", minimum=1)]
-    index = pd.Index([genes[gene] for gene in order], name="gene")
     names = displacement.index if isinstance(displacement, pd.DataFrame) else None
-    return pd.DataFrame(changes[order], index=index, columns=names)
+    return _gene_table(changes, genes, _largest(changes, n_top), names)
+
+
+@overload
+def move_genes(
+    model: SingleCellMap, adata: AnnData, *, by: str | None = ..., source: Any = ...,
+    target: Any = ..., n_top: int | None = ..., return_error: Literal[False] = ...,
+) -> DataFrame: ...  # fmt: skip
+
+
+@overload
+def move_genes(
+    model: SingleCellMap, adata: AnnData, *, by: str | None = ..., source: Any = ...,
+    target: Any = ..., n_top: int | None = ..., return_error: Literal[True],
+) -> tuple[DataFrame, DataFrame]: ...  # fmt: skip
+
+
+def move_genes(
+    model: SingleCellMap,
+    adata: AnnData,
+    *,
+    by: str | None = None,
+    source: Any = None,
+    target: Any = None,
+    n_top: int | None = None,
+    return_error: bool = False,
+) -> DataFrame | tuple[DataFrame, DataFrame]:
+    """Find the genes that change along the predicted moves of the cells of the source.
+
+    It is the mean of loadings · (T(x) − x) over the cells of each label. Cells count by their mass:
+    by weight and growth. Loadings are those of `pull_back_genes`.
+
+    Parameters
+    ----------
+    model
+        What `fit` or `load` gave.
+    adata
+        The cells of the fit, in any order and possibly with others.
+    by
+        Column of obs with labels of the source cells, such as cell types; cells without a label are
+        left out. By default all cells are taken together.
+    source, target
+        Two times of a model over several; by default the first and the last.
+    n_top
+        Keep the genes that change most in any label.
+    return_error
+        Return also the standard errors of these means.
+
+    Returns
+    -------
+    DataFrame or tuple
+        A row for each gene, those that change most in any label first, and a column for each label,
+        or ``all``. Changes are in the units of the matrix that the components are of. Then the
+        standard errors, if asked for: how sure the mean is, given how much the moves of the cells
+        of a label differ. They say nothing of how good the map is, and are infinite for a label
+        with one cell.
+    """
+    import pandas as pd
+
+    check_model(model, adata)
+    check_switch(return_error, "return_error")
+    way = model.between(source, target)
+    genes, loadings = _loadings(way, adata)
+    rows = fitted_rows(way, adata, target=False)
+    names: Sequence[str] = ("all",)
+    member = np.ones((len(rows), 1))
+    if by is not None:
+        labels = Labels.of(adata, by, rows, "by")
+        names, member = labels.names, labels.indicator
+    points = way.coordinates(adata, rows)
+    moves = way.model.transform(points) - points
+    weight = member * source_weight(way)[:, None]
+    if np.any(weight.sum(axis=0) <= 0):
+        empty = names[int(np.argmin(weight.sum(axis=0)))]
+        raise DataError(f"The cells of {empty!r} have no mass: their weights are 0.")
+    weight /= weight.sum(axis=0)
+    means = weight.T @ moves
+    changes = loadings @ means.T
+    columns = pd.Index(names, name=by)
+    order = _largest(changes, n_top)
+    found = _gene_table(changes, genes, order, columns)
+    if not return_error:
+        return found
+    each = zip(weight.T, means, strict=True)
+    errors = np.stack([_error_of_mean(moves, w, mean, loadings) for w, mean in each], axis=1)
+    return found, _gene_table(errors, genes, order, columns)
+
+
+def _error_of_mean(
+    moves: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    loadings: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The standard error of a weighted mean of moves, for every gene; weights have sum 1."""
+    count = np.count_nonzero(weight)
+    if count < 2:
+        return np.full(len(loadings), np.inf)
+    apart = (moves - mean) * weight[:, None]
+    covariance = apart.T @ apart * (count / (count - 1))
+    variance = np.einsum("gd,de,ge->g", loadings, covariance, loadings, optimize=True)
+    return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
+
+
+def _largest(changes: NDArray[np.float64], n_top: int | None) -> NDArray[np.int64]:
+    """Genes by their largest change in any column, all or the first few."""
+    order = np.argsort(-np.abs(changes).max(axis=1), kind="stable")
+    return order if n_top is None else order[: check_count(n_top, "n_top", minimum=1)]
+
+
+def _gene_table(
+    values: NDArray[np.float64], genes: Sequence[str], order: NDArray[np.int64], columns: Any
+) -> DataFrame:
+    import pandas as pd
+
+    index = pd.Index([genes[gene] for gene in order], name="gene")
+    return pd.DataFrame(values[order], index=index, columns=columns)
 
 
 def cost_genes(

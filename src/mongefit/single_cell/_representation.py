@@ -272,18 +272,34 @@ def _obsm(adata: AnnData, name: str, rows: NDArray[np.int64]) -> Any:
     return found
 
 
+def gene_expression(adata: AnnData, rows: NDArray[np.int64], layer: str | None = None) -> Any:
+    """X or a layer of some cells, for statistics of genes; as `_expression`, in other words."""
+    if adata.n_vars == 0 or (layer is None and adata.X is None):
+        raise DataError(
+            f"This AnnData has no {'genes' if adata.n_vars == 0 else 'X'}, and genes are what is "
+            "asked for. Give the AnnData with the normalised expression of the same cells."
+        )
+    return _expression(adata, rows, layer, otherwise="")
+
+
 def _expression_name(layer: str | None) -> str:
     return "X" if layer is None else f"layers[{layer!r}]"
 
 
-def _expression(adata: AnnData, rows: NDArray[np.int64], layer: str | None) -> Any:
+def _expression(
+    adata: AnnData,
+    rows: NDArray[np.int64],
+    layer: str | None = None,
+    *,
+    otherwise: str = ", or use {use_rep}",
+) -> Any:
     """X or a layer of some cells, in float64, dense or sparse by rows; raw counts are refused."""
     where = _expression_name(layer)
     if layer is not None and layer not in adata.layers:
         raise DataError(
             "layers[{name!r}] not found. Keys: {keys}.{hint}",
             name=layer, keys=listed(adata.layers),
-            hint=Suggestion.of("layer", layer, adata.layers),
+            hint=Suggestion.of("layer", str(layer), adata.layers),
         )  # fmt: skip
     matrix = adata.X if layer is None else adata.layers[layer]
     if matrix is None:
@@ -293,7 +309,7 @@ def _expression(adata: AnnData, rows: NDArray[np.int64], layer: str | None) -> A
     # Backed sparse matrices are of no class of SciPy's, but say in the same way how they are kept.
     if not scipy.sparse.issparse(matrix) and getattr(matrix, "format", "") not in ("csr", "csc"):
         needed = 3 * 8 * len(rows) * adata.n_vars
-        require_memory(needed, f"Components of {where} need about", "Use fewer genes.")
+        require_memory(needed, f"Computing with {where} needs about", "Use fewer genes.")
     # Through a view, which reads these rows only where X is backed by a file.
     X = adata[rows].X if layer is None else adata[rows].layers[layer]
     X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
@@ -304,7 +320,7 @@ def _expression(adata: AnnData, rows: NDArray[np.int64], layer: str | None) -> A
     if np.all(values >= 0) and np.all(values == np.rint(values)) and np.any(values > 1):
         raise DataError(
             "{where} looks like raw counts (whole numbers up to {largest:.0f}). Normalise it and "
-            "take logarithms first (scanpy.pp.normalize_total, scanpy.pp.log1p), or use {use_rep}.",
+            f"take logarithms first (scanpy.pp.normalize_total, scanpy.pp.log1p){otherwise}.",
             where=where, largest=values.max(), use_rep=Option("use_rep", DEFAULT),
         )  # fmt: skip
     return X

@@ -75,7 +75,7 @@ def _carry(
     check_name(key_added)
     way = model.between(source, target)
     time = way.times.target if reverse else way.times.source
-    mask, found = _as_mask(adata, cells), np.full(adata.n_obs, np.nan)
+    mask, found = as_mask(adata, cells, "cells"), np.full(adata.n_obs, np.nan)
     for view in way.maps:
         here, there = (fitted_rows(view, adata, target=side) for side in (reverse, not reverse))
         if not mask[here].any():
@@ -91,14 +91,14 @@ def _carry(
     return adata if copy else None
 
 
-def _as_mask(adata: AnnData, cells: Any) -> NDArray[np.bool_]:
+def as_mask(adata: AnnData, cells: Any, option: str) -> NDArray[np.bool_]:
     """A set of cells as True and False for every cell."""
     given = np.asarray(cells)
     if given.dtype == bool:
         if given.shape != (adata.n_obs,):
             raise DataError(
-                f"cells has the shape {given.shape}; there are {adata.n_obs} cells. Give True or "
-                "False for each, or their names."
+                f"{option} has the shape {given.shape}; there are {adata.n_obs} cells. Give True "
+                "or False for each, or their names."
             )
         return given
     names = [str(name) for name in np.atleast_1d(given).ravel()]

@@ -74,7 +74,7 @@ def transition_table(
     rows = fitted_rows(first, adata, target=False)
     labels = Labels.of(adata, key if source_key is None else source_key, rows, "source_key")
     found = find_fates(way, adata, rows, adata, key, exclude=exclude)
-    weight = labels.indicator * (_source_weight(first) * found.mass)[:, None]
+    weight = labels.indicator * (source_weight(first) * found.mass)[:, None]
     total = weight.sum(axis=0)
     if np.any(total <= 0):
         lost = [name for name, mass in zip(labels.names, total, strict=True) if mass <= 0]
@@ -98,7 +98,7 @@ def transition_table(
     return Intervals(whole, low, high)
 
 
-def _source_weight(way: SingleCellMap) -> NDArray[np.float64]:
+def source_weight(way: SingleCellMap) -> NDArray[np.float64]:
     """The mass that each source cell of the fit sends."""
     from mongefit._fitting.chains import end_of, growth_over
     from mongefit._fitting.outcomes import fitted_points
