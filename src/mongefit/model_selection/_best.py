@@ -255,7 +255,9 @@ class _Chooser(NamedTuple):
                 keep(kept, name, found)
             entries += [_entry(family, taus, *key, judged) for key, judged in found.items()]
             bar.update()
-        if not entries:
+        # By labels costs are not trained further: steps are counted by the RMSE.
+        if not entries or self.scoring == "fate":
+            bar.update()
             return entries
         best, compare = self.pick(entries), Comparison(self.held)
         bar.describe("training")

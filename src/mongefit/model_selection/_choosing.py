@@ -161,7 +161,8 @@ def pick(
     Weights are kept as strictly as was tried, or as little as the pairs allow.
 
     What is chosen by the score of a distribution has an RMSE close to the least in any case:
-    with few pairs a score alone may prefer a map that misses more.
+    with few pairs a score alone may prefer a map that misses more. By labels the best is taken as
+    it is: what is asked for are their probabilities, and nothing else.
     """
     compare = Comparison(known)
     judge = Comparison(known, labelled=scoring == "fate")
@@ -181,6 +182,8 @@ def pick(
         least = min(finite, key=lambda k: compare.mean(missed[k]))
         finite = [k for k in finite if compare.within(missed[k], missed[least], GUARD)]
     best = min(finite, key=lambda k: judge.mean(scores[k]))
+    if scoring == "fate":
+        return entries[best]
     close = [k for k in finite if judge.within(scores[k], scores[best])]
     family = _family([entries[k] for k in close], entries)
     same = [k for k in close if entries[k].family == family]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mongefit._storage import read_bundle, save_bundle
 from mongefit.errors import DataError, OptionError
+from mongefit.metrics import Table
 from mongefit.single_cell._columns import Times, check_adata
 from mongefit.single_cell._model import SingleCellMap, load_map
 
@@ -49,6 +50,19 @@ class AveragedMap:
         """`between` of every batch; without batches the only map."""
         batches = zip(*(each.each_batch(source, target) for each in self.maps), strict=True)
         return [AveragedMap(maps) for maps in batches]
+
+    @property
+    def report(self) -> Table | None:
+        """What each map was chosen from, if all were chosen by the same scores; else None."""
+        found = [getattr(each.model, "report_", None) for each in self.maps]
+        tables: list[Table] = [table for table in found if table is not None]
+        if len(tables) < len(found):
+            return None
+        rows: list[dict[str, Any]] = []
+        for each, table in zip(self.maps, tables, strict=True):
+            where = each.representation.text(each.model.n_features_in_)
+            rows += [row | {"name": f"{where}: {row['name']}"} for row in table.rows]
+        return Table(tuple(rows), tables[0].headers, tables[0].notes[1:])
 
     @property
     def coupling_(self) -> NDArray[np.float64]:

@@ -86,6 +86,7 @@ def take_cells(
     pca: int | None = None,
     n_components: int | None = None,
     layer: str | None = None,
+    diffusion: int | None = None,
     pair_key: str | None = None,
     pairs: Any = None,
     groups_key: str | None = None,
@@ -110,8 +111,9 @@ def take_cells(
         warn_of_one_cell([(times, sides)])
     rows = np.concatenate(sides)
     representation = choose_representation(
-        adata, np.sort(rows), use_rep=use_rep, pca=pca, n_components=n_components, layer=layer
-    )
+        adata, np.sort(rows), use_rep=use_rep, pca=pca, n_components=n_components, layer=layer,
+        diffusion=diffusion,
+    )  # fmt: skip
     x, y = (representation.of(adata, side) for side in sides)
     representation = representation.marked(adata, rows, np.concatenate([x, y]))
     return Cells(times, representation, x, y, a, b, known, groups, notes, weight_key, growth_key)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from mongefit._validation import check_choice, check_count
 from mongefit.errors import DataError, OptionError, Suggestion, did_you_mean, warn_user
 from mongefit.single_cell._association import associate, basis, false_discovery
+from mongefit.single_cell._average import CellMap, check_cell_map
 from mongefit.single_cell._columns import check_name, distinct, listed, obs_column
-from mongefit.single_cell._model import SingleCellMap, check_model
 from mongefit.single_cell._probabilities import check_level
 from mongefit.single_cell._representation import gene_expression
 from mongefit.single_cell._sets import as_mask
@@ -30,7 +30,7 @@ LARGEST_LOGARITHM = 50.0
 
 
 def fate_drivers(
-    model: SingleCellMap,
+    model: CellMap,
     adata: AnnData,
     fate: str,
     *,
@@ -117,7 +117,7 @@ def fate_drivers(
     """
     import pandas as pd
 
-    check_model(model, adata)
+    check_cell_map(model, adata)
     check_name(key_added)
     check_choice(by, "by", ("correlation", "effect"))
     level = check_level(level)
@@ -167,7 +167,7 @@ def fate_drivers(
 
 
 def _fate_of_cells(
-    way: SingleCellMap, adata: AnnData, fate: Any, key_added: str
+    way: CellMap, adata: AnnData, fate: Any, key_added: str
 ) -> tuple[NDArray[np.int64], Array]:
     """The cells of the source that have a fate, and the probability of one of them."""
     key = f"{key_added}_fates"

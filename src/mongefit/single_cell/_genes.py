@@ -225,6 +225,11 @@ def cost_genes(
 
 def _loadings(model: SingleCellMap, adata: AnnData) -> tuple[Sequence[str], NDArray[np.float64]]:
     representation, dim = model.representation, model.model.n_features_in_
+    if representation.diffusion is not None:
+        raise DataError(
+            "This model works in diffusion components, and there are no loadings from these to "
+            "genes. Ask a model in principal components, or fate_drivers."
+        )
     if representation.pca is not None:
         return representation.pca.genes, representation.pca.loadings
     if representation.name != DEFAULT:

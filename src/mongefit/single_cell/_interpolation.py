@@ -187,6 +187,8 @@ def _genes(
     representation: Representation, adata: AnnData, points: Points
 ) -> tuple[list[str], Points | None, Points | None]:
     """Names of genes, their values in each cell, and loadings; none where these are not known."""
+    if representation.diffusion is not None:
+        return [], None, None
     if (pca := representation.pca) is not None:
         return list(pca.genes), pca.mean + points @ pca.loadings.T, pca.loadings
     if representation.name == "X":

@@ -154,6 +154,7 @@ def take_legs(
     pca: int | None = None,
     n_components: int | None = None,
     layer: str | None = None,
+    diffusion: int | None = None,
     pair_key: str | None = None,
     pairs: Any = None,
     groups_key: str | None = None,
@@ -190,8 +191,9 @@ def take_legs(
                     given[side][leg.name] = weight
         warn_of_one_cell((leg.times, leg.rows) for leg in direct)
     representation = choose_representation(
-        adata, np.sort(every), use_rep=use_rep, pca=pca, n_components=n_components, layer=layer
-    )
+        adata, np.sort(every), use_rep=use_rep, pca=pca, n_components=n_components, layer=layer,
+        diffusion=diffusion,
+    )  # fmt: skip
     points = representation.of(adata, every)
     place = np.full(adata.n_obs, -1)
     place[every] = np.arange(len(every))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone as unfitted
 
 from mongefit._estimators.chosen import MongeMapCV
@@ -16,13 +18,14 @@ from mongefit.model_selection import CrossValidation, Selection
 from mongefit.model_selection import cross_validate as validate
 from mongefit.model_selection import select as choose
 from mongefit.single_cell._cells import Cells, take_cells
+from mongefit.single_cell._labels import Labels
 from mongefit.single_cell._legs import take_legs
 from mongefit.single_cell._model import SingleCellMap, with_origin, with_origin_of_legs
 from mongefit.single_cell._several import fit_legs
 from mongefit.single_cell._times import choose_times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from anndata import AnnData
     from pandas import DataFrame
@@ -44,12 +47,15 @@ def fit(
     pca: int | None = None,
     n_components: int | None = None,
     layer: str | None = None,
+    diffusion: int | None = None,
     pair_key: str | None = None,
     pairs: DataFrame | Sequence[Sequence[Any]] | None = None,
     groups_key: str | None = None,
     weight_key: str | None = None,
     growth_key: str | None = None,
     batch_key: str | None = None,
+    fate_key: str | None = None,
+    exclude: str | Iterable[str] = (),
     model: Model | TemporalMap | None = None,
     verbose: int = 0,
 ) -> SingleCellMap:
@@ -77,6 +83,9 @@ def fit(
         Use the first columns of ``use_rep`` only.
     layer
         Layer to take for X, with ``pca`` or ``use_rep="X"``.
+    diffusion
+        Work in this many diffusion components of the cells of all times, computed from the
+        coordinates above: distances then go along the cells, and not across gaps between them.
     pair_key
         Column of obs with clones or the like. Every source cell is paired with every target cell
         of the same value, with weights such that every clone counts the same. Or an array of obsm,
@@ -98,6 +107,12 @@ def fit(
     batch_key
         Column of obs with batches, such as wells or mice. Each has a map of its own, to its own
         cells, and all have one cost. A clone of two batches is two clones.
+    fate_key
+        Column of obs with labels of the target cells. The report of a `MongeMapCV` then says how
+        well the labels of held-out cells were predicted, and ``MongeMapCV(scoring="fate")``
+        chooses by it.
+    exclude
+        Labels of ``fate_key`` that are no fate, such as "undifferentiated".
     model
         What to fit: an estimator with options, which is itself not changed; by default
         ``MongeMapCV()``, whose options are chosen by clones or pairs that were held out. An
@@ -123,20 +138,42 @@ def fit(
         several = model.many_to_many or takes_several(model.losses)
     options: dict[str, Any] = {
         "use_rep": use_rep, "pca": pca, "n_components": n_components, "layer": layer,
-        "pair_key": pair_key, "pairs": pairs, "groups_key": groups_key, "weight_key": weight_key,
-        "growth_key": growth_key, "many_to_many": several,
+        "diffusion": diffusion, "pair_key": pair_key, "pairs": pairs, "groups_key": groups_key,
+        "weight_key": weight_key, "growth_key": growth_key, "many_to_many": several,
     }  # fmt: skip
     if len(chosen.values) > 2 or batch_key is not None or isinstance(model, TemporalMap):
+        if fate_key is not None:
+            raise OptionError("fate_key judges a MongeMapCV of two times without batches.")
         legs = take_legs(adata, chosen, batch_key=batch_key, **options)
         fitted, report = fit_legs(legs, model, verbose=verbose)
         return with_origin_of_legs(fitted, legs, report)
     options |= {"time_key": chosen.key, "source": chosen.source, "target": chosen.target}
     cells = take_cells(adata, **options)
-    return with_origin(_fit(cells, MongeMapCV(verbose=verbose) if model is None else model), cells)
+    model = MongeMapCV(verbose=verbose) if model is None else model
+    labels = None
+    if fate_key is not None:
+        if not isinstance(model, MongeMapCV):
+            raise OptionError(
+                f"fate_key judges the candidates of a MongeMapCV, and model is a "
+                f"{type(model).__name__}."
+            )
+        labels = target_labels(adata, fate_key, chosen.rows(adata, target=True), exclude)
+    return with_origin(fit_cells(cells, model, labels), cells)
 
 
-def _fit(cells: Cells, model: Model) -> Model:
-    """Fit an estimator to cells."""
+def target_labels(
+    adata: AnnData, key: str, rows: NDArray[np.int64], exclude: str | Iterable[str]
+) -> NDArray[np.object_]:
+    """The labels of some cells, None where they have none or one that is no fate."""
+    labels = Labels.of(adata, key, rows, "fate_key")
+    kept = labels.kept(exclude)
+    # The code −1 of an unknown label finds the None at the end.
+    names = [name if keep else None for name, keep in zip(labels.names, kept, strict=True)]
+    return np.array([*names, None], object)[labels.codes]
+
+
+def fit_cells(cells: Cells, model: Model, labels: NDArray[np.object_] | None = None) -> Model:
+    """Fit an estimator to cells; labels are those of the target cells, to judge by."""
     known = cells.known_pairs()
     if isinstance(model, EnsembleMap):
         if cells.groups is not None or cells.known is None:
@@ -148,6 +185,8 @@ def _fit(cells: Cells, model: Model) -> Model:
     options = model.get_params(deep=False)
     if isinstance(model, MongeMap) and cells.has_clones and not takes_several(model.losses):
         options["many_to_many"] = True
+    if labels is not None:
+        known["labels"] = labels
     estimator = type(model)(**options)
     return estimator.fit(cells.x, cells.y, groups=cells.groups, **known)
 

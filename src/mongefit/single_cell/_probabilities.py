@@ -46,13 +46,6 @@ class Fates(NamedTuple):
     members: Shares
 
     @classmethod
-    def of(cls, labels: Labels, raw: Shares, members: Shares, kept: NDArray[np.bool_]) -> Fates:
-        """Out of the masses on all labels, those that are kept brought to sum 1."""
-        names = tuple(np.asarray(labels.names, object)[kept])
-        probability, mass = _normalised(raw[:, kept]), raw[:, kept].sum(axis=1)
-        return cls(names, probability, labels.names, raw, mass, _normalised(members[:, :, kept]))
-
-    @classmethod
     def join(cls, parts: Sequence[Fates]) -> Fates:
         """The fates of several sets of cells, one after the other."""
         first, *rest = parts
@@ -99,8 +92,8 @@ def find_fates(
 ) -> Fates:
     """Probabilities of the labels of a column for some cells of the source, or of the target.
 
-    Of an average the mean over its maps; its members are the means of theirs, in turn. Labels are
-    those of the cells that the map leads to, and those ``among`` them.
+    Of an average the mean of what its maps say; its members are the means of theirs, in turn.
+    Labels are those of the cells that the map leads to, and those ``among`` them.
     """
     from mongefit._fitting.chains import mean_over
 
@@ -116,10 +109,23 @@ def find_fates(
         views.append(
             [mean_over(one, labels.indicator, reverse=reverse, points=points) for one in chains]
         )
+    kept = labels.kept(exclude)
     count = max(map(len, views))
-    members = [np.mean([view[k % len(view)] for view in views], axis=0) for k in range(count)]
-    raw = np.mean([np.mean(view, axis=0) for view in views], axis=0)
-    return Fates.of(labels, raw, np.stack(members), labels.kept(exclude))
+    members = [mean_shares([view[k % len(view)] for view in views], kept) for k in range(count)]
+    each = [np.mean(view, axis=0) for view in views]
+    raw = np.mean(each, axis=0)
+    return Fates(
+        tuple(np.asarray(labels.names, object)[kept]), mean_shares(each, kept), labels.names, raw,
+        raw[:, kept].sum(axis=1), np.stack(members),
+    )  # fmt: skip
+
+
+def mean_shares(masses: Sequence[Shares], kept: NDArray[np.bool_]) -> Shares:
+    """The mean over maps of the shares of the labels that are kept, of those maps that have any."""
+    shares = np.stack([_normalised(mass[:, kept]) for mass in masses])
+    known = np.isfinite(shares)
+    total, count = np.where(known, shares, 0.0).sum(axis=0), known.sum(axis=0)
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
 def _normalised(mass: Shares) -> Shares:

@@ -14,6 +14,7 @@ from mongefit._runtime import require_memory
 from mongefit._validation import check_count, check_points
 from mongefit.errors import DataError, Option, OptionError, Suggestion, warn_user, wrong_option
 from mongefit.single_cell._columns import listed
+from mongefit.single_cell._diffusion import DiffusionMap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,6 +133,8 @@ class Representation:
         names, and for models of earlier releases.
     layer
         The layer that stands for X; None for X itself.
+    diffusion
+        Diffusion components of the cells of the fit, which stand for the columns; None for these.
     """
 
     name: str
@@ -139,11 +142,18 @@ class Representation:
     pca: Components | None = None
     fingerprint: Fingerprint | None = None
     layer: str | None = None
+    diffusion: DiffusionMap | None = None
 
     @property
     def where(self) -> str:
         """What messages call it."""
         return _expression_name(self.layer) if self.name == "X" else f"obsm[{self.name!r}]"
+
+    def text(self, count: int) -> str:
+        """What tables call it, with so many coordinates."""
+        if self.diffusion is not None:
+            return f"{count} diffusion components"
+        return f"{count} components" if self.name in (DEFAULT, "X") else f"{count} of {self.name}"
 
     def marked(
         self, adata: AnnData, rows: NDArray[np.int64], points: NDArray[np.float64]
@@ -156,6 +166,19 @@ class Representation:
 
     def of(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Coordinates of some cells, [n, d]."""
+        found = self._columns(adata, rows)
+        return found if self.diffusion is None else self.diffusion.project(found)
+
+    def diffused(
+        self, adata: AnnData, rows: NDArray[np.int64], n_components: int
+    ) -> Representation:
+        """Diffusion components of some cells instead."""
+        size = check_count(n_components, "diffusion", minimum=1)
+        found = DiffusionMap.of(self._columns(adata, rows), size)
+        return dataclasses.replace(self, diffusion=found)
+
+    def _columns(self, adata: AnnData, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The columns of some cells before diffusion."""
         if self.name == "X" and self.pca is not None:
             genes = _gene_rows(adata, self.pca.genes)
             found = self.pca.project(_expression(adata, rows, self.layer)[:, genes])
@@ -182,6 +205,10 @@ class Representation:
         if self.pca is not None:
             header["genes"] = list(self.pca.genes)
             tensors |= {"mean": self.pca.mean, "loadings": self.pca.loadings}
+        if (found := self.diffusion) is not None:
+            header["diffusion"] = len(found.values)
+            for field in dataclasses.fields(found):
+                tensors[f"diffusion_{field.name}"] = getattr(found, field.name)
         if (kept := self.fingerprint) is not None:
             header["fingerprint"] = {"cells": list(kept.cells), "genes": list(kept.genes)}
             tensors |= {"anchors": kept.coordinates, "anchor_loadings": kept.loadings}
@@ -193,17 +220,26 @@ class Representation:
     ) -> Representation:
         """The inverse of `describe`, for a model of so many features."""
         n_components = header["n_components"]
-        if n_components is not None and n_components != dim:
-            raise ValueError(f"{n_components} components for {dim} features")
+        columns, diffusion = dim, None
+        shapes: dict[str, tuple[int, ...]] = {}
+        if "diffusion" in header:
+            names = [field.name for field in dataclasses.fields(DiffusionMap)]
+            diffusion = DiffusionMap(*(tensors[f"diffusion_{name}"] for name in names))
+            size, columns = diffusion.anchors.shape
+            for name, shape in zip(
+                names, ((size, columns), (size, dim), (dim,), (size,)), strict=True
+            ):
+                shapes[f"diffusion_{name}"] = shape
+        if n_components is not None and n_components != columns:
+            raise ValueError(f"{n_components} components for {columns} features")
         layer = header.get("layer")
         if not isinstance(layer, str | None):
             raise ValueError("layer is not text")
         pca = fingerprint = None
-        shapes: dict[str, tuple[int, ...]] = {}
         if "genes" in header:
             genes = tuple(map(str, header["genes"]))
             pca = Components(genes, tensors["mean"], tensors["loadings"])
-            shapes |= {"mean": (len(genes),), "loadings": (len(genes), dim)}
+            shapes |= {"mean": (len(genes),), "loadings": (len(genes), columns)}
         if "fingerprint" in header:
             kept = header["fingerprint"]
             cells, genes = (tuple(map(str, kept[key])) for key in ("cells", "genes"))
@@ -215,7 +251,7 @@ class Representation:
                 raise ValueError(f"single_cell.{name} must be {what}")
         if tensors.keys() - shapes.keys():
             raise ValueError("a tensor does not belong there")
-        return cls(header["use_rep"], n_components, pca, fingerprint, layer)
+        return cls(header["use_rep"], n_components, pca, fingerprint, layer, diffusion)
 
 
 def choose_representation(
@@ -226,8 +262,24 @@ def choose_representation(
     pca: int | None,
     n_components: int | None,
     layer: str | None = None,
+    diffusion: int | None = None,
 ) -> Representation:
     """The representation that is asked for; components are computed from the cells ``rows``."""
+    found = _choose_columns(
+        adata, rows, use_rep=use_rep, pca=pca, n_components=n_components, layer=layer
+    )
+    return found if diffusion is None else found.diffused(adata, rows, diffusion)
+
+
+def _choose_columns(
+    adata: AnnData,
+    rows: NDArray[np.int64],
+    *,
+    use_rep: str | None,
+    pca: int | None,
+    n_components: int | None,
+    layer: str | None,
+) -> Representation:
     if n_components is not None:
         check_count(n_components, "n_components", minimum=1)
     if not isinstance(layer, str | None):
