@@ -146,6 +146,11 @@ class Times:
         return self
 
     @property
+    def values(self) -> tuple[str, ...]:
+        """All times, in order."""
+        return (self.source, self.target)
+
+    @property
     def span(self) -> float | None:
         """From source to target, where both are numbers."""
         source, target = map(_canonical, (self.source, self.target))

@@ -204,7 +204,7 @@ def transition_table(
     labels = Labels.of(adata, key if source_key is None else source_key, rows, "source_key")
     points = way.coordinates(adata, rows)
     found = find_fates(way, points, adata, key, exclude=exclude)
-    weight = labels.indicator * (_source_weight(way) * found.mass)[:, None]
+    weight = labels.indicator * (source_weight(way) * found.mass)[:, None]
     total = weight.sum(axis=0)
     if np.any(total <= 0):
         lost = [name for name, mass in zip(labels.names, total, strict=True) if mass <= 0]
@@ -400,7 +400,23 @@ def _carry(
     check_model(model, adata)
     check_switch(copy, "copy")
     check_name(key_added)
-    way = model.between(source, target)
+    found = carry_mass(model.between(source, target), adata, cells, reverse=reverse)
+    if copy:
+        adata = in_memory(adata)
+    adata.obs[key_added] = among_all(adata, found.reached, found.mass)
+    return adata if copy else None
+
+
+class Carried(NamedTuple):
+    """Rows of a set of cells, those of all cells of the other time, and the mass these receive."""
+
+    cells: NDArray[np.int64]
+    reached: NDArray[np.int64]
+    mass: NDArray[np.float64]
+
+
+def carry_mass(way: SingleCellMap, adata: AnnData, cells: Any, *, reverse: bool = False) -> Carried:
+    """Where the mass of a set of cells goes, or came from; it sums to 1."""
     here, there = (fitted_rows(way, adata, target=side) for side in (reverse, not reverse))
     time = way.times.target if reverse else way.times.source
     mask = _as_mask(adata, cells)[here]
@@ -410,10 +426,7 @@ def _carry(
     total = found.sum()
     if not total > 0:
         raise DataError(f"No mass is left of these cells of {way.times.key} {time}.")
-    if copy:
-        adata = in_memory(adata)
-    adata.obs[key_added] = among_all(adata, there, found / total)
-    return adata if copy else None
+    return Carried(here[mask], there, found / total)
 
 
 def _as_mask(adata: AnnData, cells: Any) -> NDArray[np.bool_]:
@@ -436,7 +449,7 @@ def _as_mask(adata: AnnData, cells: Any) -> NDArray[np.bool_]:
     return np.asarray(found, bool)
 
 
-def _source_weight(way: SingleCellMap) -> NDArray[np.float64]:
+def source_weight(way: SingleCellMap) -> NDArray[np.float64]:
     """The mass that each source cell of the fit sends."""
     from mongefit._fitting.chains import end_of, growth_over
     from mongefit._fitting.outcomes import fitted_points
