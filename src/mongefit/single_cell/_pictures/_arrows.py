@@ -102,8 +102,8 @@ def _quiver(
     pivot: Literal["tail", "mid"] = "tail",
 ) -> None:
     ax.quiver(
-        *starts.T, *steps.T, angles="xy", scale_units="xy", scale=1, width=width, pivot=pivot, headwidth=4.5,
-        headlength=5, headaxislength=4.5, color=BLACK, alpha=alpha, zorder=2,
+        *starts.T, *steps.T, angles="xy", scale_units="xy", scale=1, width=width, pivot=pivot,
+        headwidth=4.5, headlength=5, headaxislength=4.5, color=BLACK, alpha=alpha, zorder=2,
     )  # fmt: skip
 
 
