@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
+# Predictions that a bin has at least.
+_LEAST = 10
+
+
 class Bins(NamedTuple):
     """Cells by the probability that was predicted: means, observed shares, intervals, weights."""
 
@@ -69,7 +73,7 @@ def plot_calibration(
     colors
         A colour for each name.
     n_bins
-        Number of bins.
+        Number of bins; fewer where a bin would have less than 10 predictions.
     level
         Of the intervals. They take cells for independent; cells of one clone are not.
     ax, title
@@ -87,7 +91,7 @@ def plot_calibration(
         legend, shown = _check_names(names, colors, p.shape[1])
         curves = [bins_of(p[:, k], hit[:, k], w, n_bins, level) for k in range(len(legend))]
     ax = new_axes((4.5, 4.2), labels=legend) if ax is None else ax
-    _draw_counts(ax, p.ravel())
+    highest = _draw_counts(ax, p.ravel())
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", zorder=2)
     handles = []
     for bins, colour in zip(curves, shown, strict=True):
@@ -99,12 +103,14 @@ def plot_calibration(
         handles.append(drawn)
     counts = np.concatenate([bins.size for bins in curves])
     each = f"{counts.min()}" if np.ptp(counts) == 0 else f"{counts.min()}–{counts.max()}"
+    # Above 1, where no point can be.
     ax.text(
-        0.03, 0.97, f"expected calibration error {whole.error:.3f}\n{each} predictions a point",
-        transform=ax.transAxes, ha="left", va="top", fontsize="small", zorder=5,
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
+        0.02, 0.98, f"expected calibration error {whole.error:.3f}\n{each} predictions a point; "
+        f"highest bar {highest}", transform=ax.transAxes, ha="left", va="top", fontsize="small",
+        linespacing=1.4,
     )  # fmt: skip
-    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="predicted probability")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.22), xlabel="predicted probability")
+    ax.set_yticks(np.linspace(0, 1, 6))
     ax.set_ylabel("observed share")
     finish(ax, title, handles if legend else [], labels=legend)
     return ax
@@ -116,6 +122,7 @@ def bins_of(p: Array, hit: NDArray[np.bool_], w: Array, n_bins: int, level: floa
 
     place = np.unique(p, return_inverse=True)[1]
     mass = np.bincount(place, w)
+    n_bins = min(n_bins, max(1, len(p) // _LEAST))
     middle = (np.cumsum(mass) - mass / 2) / mass.sum()
     number = np.minimum((middle * n_bins).astype(int), n_bins - 1)[place]
     number = np.unique(number, return_inverse=True)[1]
@@ -129,17 +136,11 @@ def bins_of(p: Array, hit: NDArray[np.bool_], w: Array, n_bins: int, level: floa
     return Bins(predicted, observed, low, high, np.asarray(weight, np.float64), np.bincount(number))
 
 
-def _draw_counts(ax: Axes, p: Array) -> None:
-    """How many predictions there are of each probability, behind the curves."""
-    twin = ax.twinx()
-    twin.hist(p, bins=np.linspace(0, 1, 21).tolist(), color=LIGHT, zorder=0)
-    twin.set_ylim(0, 3 * twin.get_ylim()[1])
-    ticks = [tick for tick in twin.get_yticks() if 0 < tick <= twin.get_ylim()[1] / 3]
-    twin.set_yticks(ticks[-1:])
-    twin.set_ylabel("predictions", color="#808080", loc="bottom")
-    twin.tick_params(colors="#808080")
-    ax.set_zorder(twin.get_zorder() + 1)
-    ax.patch.set_visible(False)
+def _draw_counts(ax: Axes, p: Array) -> int:
+    """Bars behind the curves: how many predictions there are of each probability; the most."""
+    counts, edges = np.histogram(p, bins=20, range=(0, 1))
+    ax.bar(edges[:-1], 0.3 * counts / counts.max(), np.diff(edges), align="edge", color=LIGHT)
+    return int(counts.max())
 
 
 def _check(

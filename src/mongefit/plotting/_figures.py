@@ -36,6 +36,8 @@ _CATEGORIES = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", VERMILLION, "#F0E4
 LIGHT = "#E2E2E2"
 """Cells in the background."""
 
+# Inches beside Axes, and how many rows a legend may have before the figure is made wider.
+_MARGIN, _MOST_ROWS = 0.8, 15
 # Millimetres, as journals give them.
 _WIDTHS = {"single": 89.0, "double": 183.0}
 
@@ -53,9 +55,10 @@ def palette(count: int) -> tuple[str, ...]:
     steps = np.linspace(0, 1, 16)
     rgb = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(-1, 3)
     place = _oklab(rgb)
-    # Pale colours vanish on white, dark ones all look black, and grey is what is not known.
+    # Pale colours vanish on white, dark ones all look black, grey is what is not known, and
+    # the most saturated ones outshine the others.
     lightness, chroma = place[:, 0], np.hypot(place[:, 1], place[:, 2])
-    fit = (lightness > 0.4) & (lightness < 0.86) & (chroma > 0.06)
+    fit = (lightness > 0.4) & (lightness < 0.86) & (chroma > 0.06) & (chroma < 0.2)
     rgb, place = rgb[fit], place[fit]
     found = list(_CATEGORIES)
     taken = _oklab(np.array([_from_hex(each) for each in (*found, BLACK, GREY, LIGHT, "#FFFFFF")]))
@@ -182,11 +185,14 @@ def check_table(
 def new_axes(
     size: tuple[float, float], projection: str | None = None, *, labels: Sequence[str] = ()
 ) -> Axes:
-    """Axes on a Figure of their own, which is higher where a legend with many labels follows."""
+    """Axes on a Figure of their own, which is larger where a legend with many labels follows."""
     from matplotlib.figure import Figure
 
-    more = max(0.0, legend_height(labels, size[0] - 0.8) - 0.5)
-    figure = Figure(figsize=(size[0], size[1] + more), layout="constrained")
+    width, height = size
+    if legend_rows(labels, width - _MARGIN) > _MOST_ROWS:
+        width = max(width, figure_size("double")[0])
+    more = max(0.0, legend_height(labels, width - _MARGIN) - 0.5)
+    figure = Figure(figsize=(width, height + more), layout="constrained")
     return figure.add_subplot(projection=projection)
 
 
@@ -216,7 +222,11 @@ def finish(
     handles = ax.get_legend_handles_labels()[0] if handles is None else handles
     if not handles:
         return
-    shown = [str(handle.get_label()) for handle in handles] if labels is None else list(labels)
+    shown = (
+        [str(handle.get_label()) for handle in handles]
+        if labels is None
+        else [*map(shorten, labels)]
+    )
     # Outside the data, below the axis label: in points, so that it holds for Axes of any height.
     down = ScaledTranslation(0, -legend_offset(ax) / 72, _figure_of(ax).dpi_scale_trans)
     width = ax.bbox.width / _figure_of(ax).dpi
@@ -265,11 +275,22 @@ def legend_columns(labels: Sequence[str], width: float) -> int:
     return 1
 
 
+def legend_rows(labels: Sequence[str], width: float) -> int:
+    """How many rows a legend has below Axes that are so many inches wide."""
+    shown = [shorten(label) for label in labels]
+    return -(-len(shown) // legend_columns(shown, width)) if shown else 0
+
+
 def legend_height(labels: Sequence[str], width: float) -> float:
     """Inches that a legend takes below Axes of such a width."""
     from matplotlib.font_manager import FontProperties
 
-    if not labels:
-        return 0.0
-    rows = -(-len(labels) // legend_columns(labels, width))
-    return rows * 1.7 * FontProperties(size="small").get_size_in_points() / 72
+    line = 1.7 * FontProperties(size="small").get_size_in_points() / 72
+    return legend_rows(labels, width) * line
+
+
+def shorten(label: str, most: int = 40) -> str:
+    """A long name without its middle."""
+    if len(label) <= most:
+        return label
+    return f"{label[: most // 2].rstrip()}…{label[-(most // 2 - 1) :].lstrip()}"

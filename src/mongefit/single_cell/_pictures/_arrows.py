@@ -19,6 +19,8 @@ _GRID, _STREAM = 18, 40
 _WIDTH = 0.04
 # Where the weights sum to less, or to less than this share of the largest sum, nothing is drawn.
 _LEAST, _SHARE = 0.5, 0.01
+# Lines cover more than arrows: cells are seen through them.
+FAINT_BLACK = (0.0, 0.0, 0.0, 0.7)
 # How many steps of the grid the longest arrows span.
 _LENGTH = 1.2
 
@@ -76,11 +78,11 @@ def draw_stream(ax: Axes, moves: Moves, density: float) -> None:
     grid = smooth_moves(moves, max(8, round(_STREAM * density)), _WIDTH / density)
     speed = np.linalg.norm(grid.steps, axis=-1)
     fastest = np.nanmax(speed)
-    width = 1.2 * np.nan_to_num(speed / fastest if fastest > 0 else speed) + 0.3
+    width = 0.8 * np.nan_to_num(speed / fastest if fastest > 0 else speed) + 0.3
     u, v = np.ma.masked_invalid(np.moveaxis(grid.steps, -1, 0))
     ax.streamplot(
-        grid.x, grid.y, u, v, color=BLACK,
-        density=1.3 * density, linewidth=width, arrowsize=0.9, zorder=2,
+        grid.x, grid.y, u, v, color=FAINT_BLACK,
+        density=density, linewidth=width, arrowsize=0.9, zorder=2,
     )  # fmt: skip
 
 

@@ -89,11 +89,12 @@ class Plane:
         return np.asarray(np.einsum("nk,nkd->nd", weight / weight.sum(1, keepdims=True), where))
 
 
-def marker_area(size: float | None, count: int) -> float:
-    """The area of a cell's marker, in points squared: as asked, or smaller for many cells."""
+def marker_area(size: float | None, count: int, ax: Axes) -> float:
+    """The area of a cell's marker, in points squared: as asked, or by the room that cells have."""
     if size is not None:
         return check_positive(size, "size")
-    return float(np.clip(20_000 / max(count, 1), 2, 12))
+    inches = ax.bbox.width / ax.figure.dpi
+    return float(np.clip(20_000 / max(count, 1), 2, 12) * min(1.0, inches / 4) ** 1.5)
 
 
 def scatter(

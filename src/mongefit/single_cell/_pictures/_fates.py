@@ -87,7 +87,6 @@ def plot_fates(
     name = basis_name(adata, basis)
     alpha = check_alpha(alpha)
     points = plane_of(adata, name)
-    size = marker_area(size, adata.n_obs)
     known = np.isfinite(found.probability[found.rows]).all(axis=1)
     cells, lost = found.rows[known], found.rows[~known]
     if not len(cells):
@@ -106,6 +105,7 @@ def plot_fates(
         entries[found.others] = LIGHT
     legend = [*entries, found.lost] if len(lost) else list(entries)
     ax = new_axes((5.0, 4.6), labels=legend) if ax is None else ax
+    size = marker_area(size, adata.n_obs, ax)
     scatter_others(ax, points[others], size=size)
     x, y = points[lost].T
     ax.scatter(x, y, s=2 * size, color=UNCERTAIN, marker="x", linewidths=0.7, zorder=1)

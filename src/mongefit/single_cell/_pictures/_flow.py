@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._validation import check_positive, check_share
-from mongefit.plotting._figures import BLACK, GREY, finish, new_axes
+from mongefit.plotting._figures import BLACK, GREY, finish, new_axes, shorten
 from mongefit.single_cell._columns import obs_column
 from mongefit.single_cell._fates import find_fates, source_weight
 from mongefit.single_cell._labels import Labels, fitted_rows, label_colors
@@ -150,7 +150,7 @@ def _draw(ax: Axes, flows: Flows, times: Sequence[str], key: str, alpha: float) 
             if each > 0:
                 colour = flows.colors[name]
                 bar = Rectangle((k - _BAR / 2, y - each), _BAR, each, color=colour, linewidth=0)
-                ax.add_patch(bar).set_label(name if not name.startswith("_") else f" {name}")
+                ax.add_patch(bar).set_label(name)
     ax.set_xlim(-_BAR, len(times) - 1 + _BAR)
     lowest = min(float((top - size).min()) for top, size in zip(tops, height, strict=True))
     ax.set_ylim(lowest - gap, gap)
@@ -160,6 +160,10 @@ def _draw(ax: Axes, flows: Flows, times: Sequence[str], key: str, alpha: float) 
     ax.spines[:].set_visible(False)
     for k, right in ((0, False), (len(times) - 1, True)):
         _write_labels(ax, flows.labels, tops[k], height[k], k, right=right)
+    ends = (height[0] > 0) | (height[-1] > 0)
+    for k in range(1, len(times) - 1):
+        for each in np.flatnonzero((height[k] > 0) & ~ends):
+            _write_between(ax, flows.labels[each], k, tops[k][each] - height[k][each] / 2)
 
 
 def _stack(height: Mass, gap: float) -> Mass:
@@ -207,18 +211,28 @@ def _write_labels(
     wanted = (tops - height / 2)[shown]
     places = spread(-wanted, apart, -top, -bottom)
     sign = 1 if right else -1
-    edge, text = x + sign * _BAR / 2, x + sign * 3.2 * _BAR
+    edge, text = x + sign * _BAR / 2, x + sign * 2.4 * _BAR
     for k, place, middle in zip(shown, -places, wanted, strict=True):
         share = height[k] / height.sum()
         said = f"{share:.0%}" if share >= 0.01 else "<1%"
         ax.text(
-            text + sign * 0.2 * _BAR, place, f"{labels[k]} {said}", fontsize=points, va="center",
-            ha="left" if right else "right", parse_math=False,
+            text + sign * 0.2 * _BAR, place, f"{shorten(labels[k])} {said}", fontsize=points,
+            va="center", ha="left" if right else "right", parse_math=False,
         )  # fmt: skip
         ax.plot(
             [edge, edge + sign * 0.8 * _BAR, text], [middle, middle, place], color=BLACK,
             linewidth=0.4, alpha=0.5, clip_on=False,
         )  # fmt: skip
+
+
+def _write_between(ax: Axes, label: str, x: int, y: float) -> None:
+    """The name of a label that neither the first nor the last time has, beside its bar."""
+    from matplotlib.patheffects import Normal, Stroke
+
+    ax.text(
+        x + 0.8 * _BAR, y, shorten(label), fontsize="small", va="center", parse_math=False,
+        path_effects=[Stroke(linewidth=2, foreground="white"), Normal()], zorder=5,
+    )  # fmt: skip
 
 
 def spread(wanted: Mass, apart: float, low: float, high: float) -> Mass:

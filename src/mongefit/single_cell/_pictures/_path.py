@@ -91,7 +91,7 @@ def plot_path(
     labels += ["mean path", "other cells"]
     ax = new_axes((5.0, 4.6), labels=labels) if ax is None else ax
     drawn = np.concatenate([fitted_rows(ways[0], adata, target=False)] + [f.reached for f in found])
-    area = marker_area(size, len(drawn))
+    area = marker_area(size, len(drawn), ax)
     scatter_others(ax, plane.of(drawn), size=area)
     for each, color in zip(found, later, strict=True):
         _scatter_mass(ax, plane.of(each.reached), each.mass, color, area)

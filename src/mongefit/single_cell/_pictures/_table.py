@@ -8,7 +8,7 @@ import numpy as np
 
 from mongefit._validation import check_switch
 from mongefit.errors import DataError, wrong_option
-from mongefit.plotting._figures import finish, new_axes
+from mongefit.plotting._figures import finish, new_axes, shorten
 from mongefit.single_cell._fates import Intervals
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FAINT = "#909090"
 # With more rows or columns numbers are left out by default.
 _MOST_NUMBERS = 25
+# The smallest letters that are readable, in points.
+_SMALLEST = 4.0
 
 
 def plot_transitions(
@@ -36,7 +38,8 @@ def plot_transitions(
     table
         What `transition_table` gave. With its ``level`` the intervals stand below the numbers.
     numbers
-        Whether to write the shares into the cells; by default up to 25 rows and columns.
+        Whether to write the shares into the cells; by default up to 25 rows and columns, where
+        there is room.
     cmap
         Matplotlib's name of the colours.
     ax, title
@@ -45,20 +48,22 @@ def plot_transitions(
     whole, bounds = _check(table)
     shares = whole.to_numpy(np.float64)
     count = max(shares.shape)
-    written = count <= _MOST_NUMBERS if numbers is None else numbers
-    check_switch(written, "numbers")
-    names = [[str(each) for each in axis] for axis in (whole.index, whole.columns)]
+    if numbers is not None:
+        check_switch(numbers, "numbers")
+    names = [[shorten(str(each)) for each in axis] for axis in (whole.index, whole.columns)]
     ax = _new_table(shares.shape, names, bounds is not None) if ax is None else ax
     drawn = ax.imshow(shares, cmap=cmap, vmin=0, vmax=1, aspect="auto")
     bar = ax.figure.colorbar(drawn, ax=ax, label="share", fraction=0.05, pad=0.02)
     bar.outline.set_visible(False)
-    if written:
-        _write_numbers(ax, shares, bounds, drawn.to_rgba(shares))
+    points = _points_that_fit(ax, shares.shape[1], bounds is not None)
+    if numbers or (numbers is None and count <= _MOST_NUMBERS and points >= _SMALLEST):
+        _write_numbers(ax, shares, bounds, drawn.to_rgba(shares), points)
     size = "small" if count <= _MOST_NUMBERS else 6
-    turned = max(map(len, names[1])) > 4
+    rotation = 90 if count > _MOST_NUMBERS else 45 if max(map(len, names[1])) > 4 else 0
     ax.set_xticks(
-        np.arange(shares.shape[1]), names[1], fontsize=size, rotation=45 if turned else 0,
-        ha="right" if turned else "center", rotation_mode="anchor", parse_math=False,
+        np.arange(shares.shape[1]), names[1], fontsize=size, rotation=rotation,
+        ha="right" if rotation else "center",
+        va="center" if rotation == 90 else "top", rotation_mode="anchor", parse_math=False,
     )  # fmt: skip
     ax.set_yticks(np.arange(shares.shape[0]), names[0], fontsize=size, parse_math=False)
     ax.tick_params(length=0)
@@ -98,7 +103,18 @@ def _new_table(shape: tuple[int, ...], names: list[list[str]], wide: bool) -> Ax
     return new_axes((max(width, 3.0), max(0.9 + 0.75 * foot + down * shape[0], 2.0)))
 
 
-def _write_numbers(ax: Axes, shares: Any, bounds: tuple[Any, Any] | None, colors: Any) -> None:
+def _points_that_fit(ax: Axes, columns: int, wide: bool) -> float:
+    """The size of letters with which a number is no wider than a cell."""
+    from matplotlib.font_manager import FontProperties
+
+    letters = 0.62 * (7.6 if wide else 4.4)  # an interval is written smaller
+    cell = 0.85 * 72 * ax.bbox.width / ax.figure.dpi / columns
+    return min(FontProperties(size="small").get_size_in_points(), cell / letters)
+
+
+def _write_numbers(
+    ax: Axes, shares: Any, bounds: tuple[Any, Any] | None, colors: Any, points: float
+) -> None:
     """Write the shares in black on light cells and in white on dark ones."""
     # How light people see a colour.
     light = colors[..., :3] @ [0.2126, 0.7152, 0.0722]
@@ -108,8 +124,9 @@ def _write_numbers(ax: Axes, shares: Any, bounds: tuple[Any, Any] | None, colors
             color = FAINT
         place: dict[str, Any] = {"ha": "center", "color": color}
         if bounds is None:
-            ax.text(column, row, f"{share:.2f}", va="center", fontsize="small", **place)
+            ax.text(column, row, f"{share:.2f}", va="center", fontsize=points, **place)
             continue
         low, high = (end[row, column] for end in bounds)
-        ax.text(column, row + 0.02, f"{share:.2f}", va="bottom", fontsize="small", **place)
-        ax.text(column, row + 0.1, f"{low:.2f}–{high:.2f}", va="top", fontsize="x-small", **place)
+        said = f"{low:.2f}–{high:.2f}"
+        ax.text(column, row + 0.02, f"{share:.2f}", va="bottom", fontsize=points, **place)
+        ax.text(column, row + 0.1, said, va="top", fontsize=0.83 * points, **place)

@@ -110,7 +110,6 @@ def plot_transport(
     moves = Moves(tails, plane.place(mapped, end, n_neighbors) - tails)
     rows = np.concatenate([start, end])
     points = plane.of(rows)
-    size = marker_area(size, len(rows))
     if color is None:
         times = [f"{way.times.key} {time}" for time in (way.times.source, way.times.target)]
         entries = {times[inverse]: BLUE, times[not inverse]: GREY}
@@ -118,6 +117,7 @@ def plot_transport(
     else:
         entries, colors = _by_column(adata, color, rows)
     ax = new_axes((5.0, 4.6), labels=[*entries, _MOVE]) if ax is None else ax
+    size = marker_area(size, len(rows), ax)
     # In one random order, so that no time and no label hides the others.
     order = np.random.default_rng(0).permutation(len(rows))
     shown = scatter(ax, points[order], colors[order], size=size, alpha=alpha)
