@@ -36,8 +36,9 @@ _CATEGORIES = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", VERMILLION, "#F0E4
 LIGHT = "#E2E2E2"
 """Cells in the background."""
 
-# Inches beside Axes, and how many rows a legend may have before the figure is made wider.
-_MARGIN, _MOST_ROWS = 0.8, 15
+# The share of a figure that Axes take at first, and how many rows a legend may have before the
+# figure is made wider.
+_SHARE, _MOST_ROWS = 0.775, 15
 # Millimetres, as journals give them.
 _WIDTHS = {"single": 89.0, "double": 183.0}
 
@@ -189,9 +190,9 @@ def new_axes(
     from matplotlib.figure import Figure
 
     width, height = size
-    if legend_rows(labels, width - _MARGIN) > _MOST_ROWS:
+    if legend_rows(labels, _SHARE * width) > _MOST_ROWS:
         width = max(width, figure_size("double")[0])
-    more = max(0.0, legend_height(labels, width - _MARGIN) - 0.5)
+    more = max(0.0, legend_height(labels, _SHARE * width) - 0.5)
     figure = Figure(figsize=(width, height + more), layout="constrained")
     return figure.add_subplot(projection=projection)
 

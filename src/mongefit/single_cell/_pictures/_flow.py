@@ -85,7 +85,9 @@ def plot_flow(
     flows = merge_small(find_flows(model, adata, key, times), min_share)
     shown = [[k for k in range(len(flows.labels)) if total[k] > 0] for total in flows.totals]
     most = max(map(len, shown))
-    ax = new_axes((1.6 + 2.2 * len(times), max(3.2, 0.6 + 0.2 * most))) if ax is None else ax
+    longest = max(len(shorten(name)) for name in flows.labels)
+    width = 1.6 + 2.4 * len(flows.steps) + 0.15 * longest
+    ax = new_axes((width, max(3.2, 0.6 + 0.2 * most))) if ax is None else ax
     _draw(ax, flows, times, whole.times.key, alpha)
     finish(ax, title, [])
     return ax
