@@ -131,7 +131,7 @@ class TestFates:
         for row, p in zip(rows(1), adata.obsm["mongefit_fates"][rows(1), 0], strict=True):
             assert drawn[tuple(adata.obsm["X_umap"][row])] == p
         assert dots.get_clim() == (0, 1)
-        assert ax.figure.axes[1].get_ylabel() == "probability of the fate left"
+        assert ax.figure.axes[1].get_ylabel() == "probability of left"
         saved(ax, tmp_path)
 
     def test_origins_and_cells_without_a_fate(self, adata):

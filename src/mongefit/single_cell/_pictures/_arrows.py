@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-# Points of a grid in each direction, at density 1.
-_GRID, _STREAM = 18, 40
+# Points of a grid in each direction, at density 1, in Axes of so many inches.
+_GRID, _STREAM, _ROOM = 18, 40, 3.8
 # The width of the Gaussian that weighs the cells near a grid point, as a share of the picture.
 _WIDTH = 0.04
 # Where the weights sum to less, or to less than this share of the largest sum, nothing is drawn.
@@ -60,14 +60,17 @@ def draw_grid(ax: Axes, moves: Moves, density: float) -> tuple[Artist, str]:
     """Draw short arrows on a grid; returns what the legend shows of them."""
     from matplotlib.lines import Line2D
 
-    grid = smooth_moves(moves, max(4, round(_GRID * density)), _WIDTH / density)
+    # Fewer in a small picture, where as many would cover the cells.
+    room = np.clip(ax.bbox.width / ax.figure.dpi / _ROOM, 0.65, 1.0)
+    count = max(4, round(_GRID * density * room))
+    grid = smooth_moves(moves, count, _WIDTH / density)
     rows, columns = np.nonzero(np.isfinite(grid.steps).all(axis=-1))
     steps = grid.steps[rows, columns]
     unit = np.array([grid.x[1] - grid.x[0], grid.y[1] - grid.y[0]])
     longest = float(np.quantile(np.linalg.norm(steps / unit, axis=1), 0.95))
     scale = min(1.0, _LENGTH / longest) if longest > 0 else 1.0
     starts = np.column_stack([grid.x[columns], grid.y[rows]])
-    _quiver(ax, starts, scale * steps, width=0.0024, alpha=0.85, pivot="mid")
+    _quiver(ax, starts, scale * steps, width=0.0095, alpha=0.85, pivot="mid")
     shown = "mean move" if scale == 1 else f"mean move × {scale:.2g}"
     handle = Line2D([], [], color=BLACK, linewidth=1, marker=">", markersize=4, markevery=[1])
     return handle, shown
@@ -88,7 +91,7 @@ def draw_stream(ax: Axes, moves: Moves, density: float) -> None:
 
 def draw_cells(ax: Axes, moves: Moves) -> None:
     """Draw an arrow in full length for each move."""
-    _quiver(ax, moves.tails, moves.steps, width=0.002, alpha=0.5)
+    _quiver(ax, moves.tails, moves.steps, width=0.008, alpha=0.5)
     # A quiver does not widen the limits for the heads of its arrows.
     ax.update_datalim(moves.tails + moves.steps)
     ax.autoscale_view()
@@ -104,7 +107,8 @@ def _quiver(
     pivot: Literal["tail", "mid"] = "tail",
 ) -> None:
     ax.quiver(
-        *starts.T, *steps.T, angles="xy", scale_units="xy", scale=1, width=width, pivot=pivot,
+        *starts.T, *steps.T, angles="xy", scale_units="xy", scale=1, units="inches",
+        width=width, pivot=pivot,
         headwidth=4.5, headlength=5, headaxislength=4.5, color=BLACK, alpha=alpha, zorder=2,
     )  # fmt: skip
 

@@ -116,9 +116,8 @@ def plot_fates(
         drawn = scatter(
             ax, points[cells], p, size=size, alpha=alpha, cmap=cmap, vmin=0, vmax=_round_up(p)
         )
-        word = "origin" if inverse else "fate"
         bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.7)
-        bar.set_label(f"probability of the {word} {fate}", parse_math=False)
+        bar.set_label(f"probability of {fate}", parse_math=False)
     name_axes(ax, name)
     handles = [dot(colour) for colour in entries.values()]
     if len(lost):
