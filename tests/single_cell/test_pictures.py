@@ -15,7 +15,7 @@ from mongefit import MongeMap, single_cell
 from mongefit.errors import DataError, OptionError
 from mongefit.plotting import save_figure
 from mongefit.single_cell import SingleCellMap, Times
-from mongefit.single_cell._pictures._arrows import Moves, smooth_moves
+from mongefit.single_cell._pictures._arrows import Moves, draw_grid, draw_stream, smooth_moves
 from mongefit.single_cell._pictures._fates import UNCERTAIN
 from mongefit.single_cell._pictures._flow import find_flows, merge_small, spread
 
@@ -368,6 +368,18 @@ class TestArrows:
         still = Moves(np.column_stack([np.arange(5.0), np.zeros(5)]), np.zeros((5, 2)))
         grid = smooth_moves(still, 6)
         assert np.nanmax(np.abs(grid.steps)) == 0
+        axes = Figure().subplots(2)
+        assert draw_grid(axes[0], still, 1.0)[1] == "mean move"
+        draw_stream(axes[1], still, 1.0)
+        saved(axes[0], tmp_path)
+
+    def test_cells_without_a_place(self, model, adata):
+        some = adata.copy()
+        some.obsm["X_umap"][:3] = np.nan
+        single_cell.plot_transport(model, some, basis="umap")
+        some.obsm["X_umap"][:] = np.nan
+        with pytest.raises(DataError, match="No cell has a place in X_umap"):
+            single_cell.plot_transport(model, some, basis="umap")
 
     @pytest.mark.parametrize(
         ("wrong", "message"),

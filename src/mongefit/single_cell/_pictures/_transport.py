@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._validation import check_choice, check_count, check_positive, check_switch
+from mongefit.errors import DataError
 from mongefit.plotting._figures import BLUE, GREY, finish, new_axes
 from mongefit.single_cell._columns import distinct, obs_column
 from mongefit.single_cell._labels import label_colors
@@ -108,6 +109,8 @@ def plot_transport(
     )
     tails = plane.of(drawn)
     moves = Moves(tails, plane.place(mapped, end, n_neighbors) - tails)
+    if not np.isfinite(moves.tails + moves.steps).all(axis=1).any():
+        raise DataError(f"No cell has a place in {plane.name}: its columns are NaN or infinite.")
     rows = np.concatenate([start, end])
     points = plane.of(rows)
     if color is None:
