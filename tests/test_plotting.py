@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
 from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
+from scipy.stats import binomtest
 
 from mongefit import Mahalanobis, MongeMap
 from mongefit.datasets import t_shape
 from mongefit.explain import explain_cost
 from mongefit.plotting import (
+    figure_size,
+    plot_calibration,
     plot_convex,
     plot_curvature,
     plot_directions,
@@ -25,7 +30,8 @@ from mongefit.plotting import (
     plot_selection,
     save_figure,
 )
-from mongefit.plotting._figures import palette
+from mongefit.plotting._calibration import bins_of
+from mongefit.plotting._figures import GREY, _oklab, legend_columns, palette, shorten
 
 EXTENT = (-3.0, 3.0, -2.0, 2.0)
 
@@ -53,9 +59,20 @@ def history(n=20, **changes):
     return {"step": step, "loss": np.exp(-step / 5.0), "epsilon": 0.1 * 0.9**step, **changes}
 
 
-@pytest.mark.parametrize("count", [1, 8, 9, 30, 100])
+@pytest.mark.parametrize("count", [1, 7, 8, 30, 100])
 def test_every_category_has_a_colour_of_its_own(count):
-    assert len(palette(count)) == len(set(palette(count))) == count
+    found = palette(count)
+    assert len(found) == len(set(found)) == count
+    assert palette(count + 5)[:count] == found  # more categories do not change the first
+    place = _oklab(np.array([to_rgb(colour) for colour in (*found, GREY, "white", "black")]))
+    distance = np.linalg.norm(place[:, None] - place, axis=2) + np.eye(len(place))
+    assert distance.min() > (0.1 if count <= 30 else 0.05)  # 0.02 is just noticeable
+
+
+def test_the_distances_of_colours_are_those_of_oklab():
+    white, red = _oklab(np.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
+    np.testing.assert_allclose(white, [1, 0, 0], atol=1e-4)
+    np.testing.assert_allclose(red, [0.62796, 0.22486, 0.12585], atol=1e-4)
 
 
 class TestMap:
@@ -375,6 +392,96 @@ class TestExplanation:
             assert draw(explanation, ax=ax) is ax
 
 
+class TestCalibration:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([0.6, 0.6, 0.6], 400)
+    truth = (rng.uniform(size=400)[:, None] > p.cumsum(axis=1)).sum(axis=1)
+
+    def test_bins_hold_means_shares_and_intervals(self, tmp_path):
+        ax = plot_calibration(self.p, self.truth, n_bins=8, title="held out")
+        line, _, (bounds,) = ax.containers[-1]
+        flat = self.p.ravel()
+        hit = (self.truth[:, None] == np.arange(3)).ravel()
+        order = np.array_split(np.argsort(flat), 8)
+        x = [flat[each].mean() for each in order]
+        y = [hit[each].mean() for each in order]
+        np.testing.assert_allclose(line.get_xdata(), x)
+        np.testing.assert_allclose(line.get_ydata(), y)
+        for segment, each in zip(bounds.get_segments(), order, strict=True):
+            wilson = binomtest(int(hit[each].sum()), len(each)).proportion_ci(method="wilson")
+            np.testing.assert_allclose(segment[:, 1], wilson)
+        said = ax.texts[0].get_text()
+        error = np.mean(np.abs(np.subtract(x, y)))
+        assert f"expected calibration error {error:.3f}\n150 predictions a point" in said
+        assert error < 0.06
+        counts = [bar.get_height() for bar in ax.patches]
+        np.testing.assert_allclose(
+            np.array(counts) / max(counts), (c := np.histogram(flat, 20, (0, 1))[0]) / c.max()
+        )
+        save_figure(ax, tmp_path / "p.png")
+        assert is_png(tmp_path / "p.png")
+
+    def test_a_curve_for_each_label_and_cells_that_are_not_known(self):
+        truth = np.where(np.arange(400) < 300, self.truth, -1)
+        ax = plot_calibration(self.p, truth, names=["a", "b", "c"], colors=["r", "g", "b"])
+        assert legend(ax) == {"a", "b", "c"}
+        line, _, _ = ax.containers[2]
+        order = np.array_split(np.argsort(self.p[:300, 1]), 10)
+        np.testing.assert_allclose(
+            line.get_ydata(), [np.mean(truth[:300][each] == 1) for each in order]
+        )
+        assert to_rgb(line.get_color()) == to_rgb("g")
+
+    def test_weights_and_equal_probabilities(self):
+        p = np.repeat([0.2, 0.8], 30)
+        hit = np.arange(60) % 3 == 0
+        bins = bins_of(p, hit, np.repeat([1.0, 3.0], 30), 4, 0.95)
+        np.testing.assert_allclose(bins.predicted, [0.2, 0.8])  # equal ones stay together
+        np.testing.assert_array_equal(bins.size, [30, 30])
+        assert bins.error == pytest.approx(0.25 * abs(0.2 - 1 / 3) + 0.75 * abs(0.8 - 1 / 3))
+        twice = bins_of(np.repeat(p, 2), np.repeat(hit, 2), np.ones(120), 1, 0.95)
+        weighted = bins_of(p, hit, np.full(60, 7.0), 1, 0.95)
+        assert twice.observed == pytest.approx(weighted.observed)
+        assert twice.high - twice.low < weighted.high - weighted.low  # weights are no cells
+        few = bins_of(p[:25], hit[:25], np.ones(25), 10, 0.95)
+        assert len(few.size) <= 2
+
+    def test_one_cell_and_certainty(self, tmp_path):
+        ax = plot_calibration([[1.0, 0.0]], [0])
+        assert "error 0.000" in ax.texts[0].get_text()  # one bin of both: 0.5 predicted and seen
+        save_figure(ax, tmp_path / "p.png")
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"probability": np.ones(3)}, r"must be \[cells, labels\]"),
+            ({"truth": [0, 1]}, "number of a label for each of 3 cells"),
+            ({"truth": [0.0, 1.0, 0.0]}, "got float64"),
+            ({"truth": [0, 1, 2]}, "truth is 2 in row 2; there are 2 labels"),
+            ({"truth": [-1, -1, -1]}, "no known label"),
+            ({"probability": [[0.5, 0.5], [1.2, 0], [0, 1]]}, "1.2 in row 1, column 0"),
+            ({"probability": [[0.5, 0.5], [np.nan, 0], [0, 1]]}, "nan in row 1, column 0"),
+            ({"weight": [1, -1, 1]}, "weight must be"),
+            ({"names": "ab"}, "one name for each of 2 labels"),
+            ({"names": ["a", "b"], "colors": ["r"]}, "one colour for each of 2 labels"),
+            ({"n_bins": 0}, "n_bins"),
+            ({"level": 95}, "level"),
+        ],
+    )
+    def test_mistakes(self, change, said):
+        given = {"probability": np.full((3, 2), 0.5), "truth": [0, 1, 0]}
+        with pytest.raises(ValueError, match=said):
+            plot_calibration(**(given | change))
+
+
+def test_legends_fit_and_long_names_are_shortened():
+    assert legend_columns(["day 2", "day 4", "move"], 3.9) == 3
+    assert legend_columns(["a" * 60, "b" * 60, "c"], 3.9) == 1
+    assert legend_columns(["a", "b", "c", "d"], 3.9) == 2
+    assert shorten("a" * 40) == "a" * 40
+    assert shorten("first " * 10 + "last") == "first first first fi…st first first last"
+
+
 class TestSave:
     def test_figure_and_resolution(self, tmp_path):
         figure = Figure(figsize=(4, 3))
@@ -391,9 +498,34 @@ class TestSave:
         save_figure(ax, tmp_path / "p.png")
 
     def test_other_extension(self, tmp_path):
-        with pytest.raises(ValueError, match=r"written as \.png or \.pdf"):
-            save_figure(Figure(), tmp_path / "p.svg")
+        with pytest.raises(ValueError, match=r"written as \.png, \.pdf or \.svg"):
+            save_figure(Figure(), tmp_path / "p.jpg")
         assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(("column", "width"), [("single", 89), ("double", 183)])
+    def test_columns_of_a_journal(self, tmp_path, column, width):
+        figure = Figure(figsize=figure_size(column), layout="constrained")
+        figure.subplots().set_xlabel("component 1")
+        save_figure(figure, tmp_path / "p.svg")
+        save_figure(figure, tmp_path / "p.pdf")
+        svg, pdf = ((tmp_path / f"p.{end}").read_bytes() for end in ("svg", "pdf"))
+        (points,) = re.findall(rb'<svg [^>]*width="([\d.]+)pt"', svg)
+        (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ", pdf)
+        for found in (points, box):
+            assert width - 3 < float(found) / 72 * 25.4 < width + 0.1
+        assert b">component 1</text>" in svg  # text, not curves
+        assert b"/Subtype /Type3" not in pdf
+        save_figure(figure, tmp_path / "again.svg")
+        assert (tmp_path / "again.svg").read_bytes() == svg
+
+    def test_sizes(self):
+        np.testing.assert_allclose(figure_size(), (89 / 25.4, 66.75 / 25.4))
+        np.testing.assert_allclose(figure_size("double", 60), (183 / 25.4, 60 / 25.4))
+        assert figure_size(25.4, 50.8) == (1.0, 2.0)
+        with pytest.raises(ValueError, match="one of single, double or millimetres"):
+            figure_size("singel")
+        with pytest.raises(ValueError, match="height"):
+            figure_size("single", -1)
 
     def test_labels_are_not_clipped(self, tmp_path):
         """Nothing is drawn outside the canvas, legend included."""

@@ -22,6 +22,7 @@ from mongefit._cli import cli
 from mongefit._storage import models as storage
 from mongefit.errors import DataError, MissingPackageError, ModelFileError, OptionError
 from mongefit.explain import explain_cost
+from mongefit.plotting._figures import GREY
 from mongefit.single_cell import (
     cost_genes,
     fit,
@@ -804,7 +805,7 @@ class TestPicture:
     def test_in_the_representation(self, model):
         adata = cells()
         before = adata.copy()
-        ax = plot_transport(model, adata, title="cells")
+        ax = plot_transport(model, adata, arrows="cells", title="cells")
         tails, heads = arrows(ax)
         np.testing.assert_array_equal(tails, adata.obsm["X_pca"][:8, :2])
         expected = model.model.transform(adata.obsm["X_pca"][:8])[:, :2]
@@ -817,7 +818,9 @@ class TestPicture:
     def test_in_another_basis_arrows_end_among_neighbours(self, model, basis):
         adata = cells()
         given = Figure().subplots()
-        ax = plot_transport(model, adata, basis=basis, n_arrows=3, n_neighbors=2, ax=given)
+        ax = plot_transport(
+            model, adata, basis=basis, arrows="cells", n_arrows=3, n_neighbors=2, ax=given
+        )
         assert ax is given
         tails, heads = arrows(ax)
         np.testing.assert_array_equal(tails, adata.obsm["X_umap"][[0, 3, 7]])
@@ -829,7 +832,7 @@ class TestPicture:
 
     def test_the_way_back(self, model):
         adata = cells()
-        tails, _ = arrows(plot_transport(model, adata, inverse=True))
+        tails, _ = arrows(plot_transport(model, adata, arrows="cells", inverse=True))
         np.testing.assert_array_equal(tails, adata.obsm["X_pca"][8:14, :2])
 
     def test_colours_of_labels(self, model):
@@ -837,20 +840,29 @@ class TestPicture:
         adata = cells(label=label)
         adata.uns["label_colors"] = np.array(["#111111", "#222222", "#333333"])
         ax = plot_transport(model, adata, color="label")
-        colors = {c.get_label(): to_hex(c.get_facecolor()[0]) for c in ax.collections[:-1]}
         # The only cell of c is of another day.
-        assert list(colors) == ["not known", "b", "a"]
-        assert (colors["b"], colors["a"]) == ("#222222", "#333333")
+        shown = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert shown[:-1] == ["not known", "b", "a"]
+        dots = ax.collections[0]
+        drawn = dict(zip(map(tuple, dots.get_offsets()), dots.get_facecolor(), strict=True))
+        for row, each in enumerate(label[:14]):
+            color = {"b": "#222222", "a": "#333333"}.get(each, GREY.lower())
+            assert to_hex(drawn[tuple(adata.obsm["X_pca"][row, :2])]) == color
         adata.uns["label_colors"] = ["#111111"]
-        assert len(plot_transport(model, adata, color="label").collections) == 4
+        faces = plot_transport(model, adata, color="label").collections[0].get_facecolor()
+        assert len(set(map(to_hex, faces)) - {"#111111"}) == 3
 
     def test_nine_labels_have_nine_colours(self, model):
         ax = plot_transport(model, cells(label=[*"abcdefghi"] * 2), color="label")
-        assert len({to_hex(c.get_facecolor()[0]) for c in ax.collections[:-1]}) == 9
+        assert len(set(map(to_hex, ax.collections[0].get_facecolor()))) == 9
 
     def test_numbers_as_colours(self, model):
-        ax = plot_transport(model, cells(depth=np.arange(18.0)), color="depth")
-        np.testing.assert_array_equal(ax.collections[0].get_array(), np.arange(14.0))
+        adata = cells(depth=np.arange(18.0))
+        ax = plot_transport(model, adata, color="depth")
+        dots = ax.collections[0]
+        places = adata.obsm["X_pca"][dots.get_array().astype(int), :2]
+        np.testing.assert_array_equal(dots.get_offsets(), places)
+        assert sorted(dots.get_array()) == list(range(14))
         assert len(ax.figure.axes) == 2
 
     def test_refused(self, model):
@@ -874,7 +886,7 @@ def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     adata = cells(
         days=np.repeat([2, 4], 30), clone=np.tile(np.arange(30), 2),
-        cell_type=["Neutrophil", "Monocyte", "undifferentiated"] * 20, n_counts=np.arange(60),
+        cell_type=["neutrophil", "monocyte", "undifferentiated"] * 20, n_counts=np.arange(60),
     )  # fmt: skip
     adata.obsm["X_pca"] = np.random.default_rng(1).normal(size=(60, 10))
     adata.varm["PCs"] = np.ones((GENES, 10))
@@ -889,7 +901,7 @@ def test_the_page_runs(tmp_path, monkeypatch):
         outcome = CliRunner().invoke(cli, line.replace(" --pca 10", " --pca 3").split()[1:])
         assert outcome.exit_code == 0, outcome.output
     found = {path.name for path in tmp_path.iterdir()}
-    assert {"mapped.h5ad", "umap.png", "model.mongefit", "both.h5ad"} <= found
+    assert {"mapped.h5ad", "umap.png", "figure.pdf", "model.mongefit", "both.h5ad"} <= found
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,11 @@ from mongefit.single_cell._mapping import cross_validate as cross_validate
 from mongefit.single_cell._mapping import fit as fit
 from mongefit.single_cell._mapping import select as select
 from mongefit.single_cell._model import SingleCellMap as SingleCellMap
+from mongefit.single_cell._pictures import plot_drivers as plot_drivers
+from mongefit.single_cell._pictures import plot_fates as plot_fates
+from mongefit.single_cell._pictures import plot_flow as plot_flow
+from mongefit.single_cell._pictures import plot_path as plot_path
+from mongefit.single_cell._pictures import plot_transitions as plot_transitions
 from mongefit.single_cell._pictures import plot_transport as plot_transport
 from mongefit.single_cell._representation import Components as Components
 from mongefit.single_cell._representation import Representation as Representation

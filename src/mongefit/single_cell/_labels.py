@@ -112,5 +112,5 @@ def label_colors(adata: AnnData, key: str) -> dict[str, Any]:
     chosen = list(adata.uns.get(f"{key}_colors", ()))
     # Colours belong to categories by their place; a list that is too short fits none of them.
     if not hasattr(adata.obs[key], "cat") or len(chosen) < len(names):
-        chosen = palette(len(names))
+        chosen = list(palette(len(names)))
     return dict(zip(names, chosen, strict=False))

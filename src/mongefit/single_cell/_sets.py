@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,9 +73,25 @@ def _carry(
     check_cell_map(model, adata)
     check_switch(copy, "copy")
     check_name(key_added)
-    way = model.between(source, target)
+    found = carry_mass(model.between(source, target), adata, cells, reverse=reverse)
+    if copy:
+        adata = in_memory(adata)
+    adata.obs[key_added] = among_all(adata, found.reached, found.mass)
+    return adata if copy else None
+
+
+class Carried(NamedTuple):
+    """Rows of a set of cells, those of all cells of the other time, and the mass these receive."""
+
+    cells: NDArray[np.int64]
+    reached: NDArray[np.int64]
+    mass: NDArray[np.float64]
+
+
+def carry_mass(way: CellMap, adata: AnnData, cells: Any, *, reverse: bool = False) -> Carried:
+    """Where the mass of a set of cells goes, or came from; it sums to 1."""
     time = way.times.target if reverse else way.times.source
-    mask, found = as_mask(adata, cells, "cells"), np.full(adata.n_obs, np.nan)
+    mask, shares = as_mask(adata, cells, "cells"), np.zeros(adata.n_obs)
     for view in way.maps:
         here, there = (fitted_rows(view, adata, target=side) for side in (reverse, not reverse))
         if not mask[here].any():
@@ -83,12 +99,8 @@ def _carry(
         mass = (view.model.pull if reverse else view.model.push)(mask[here])
         if not mass.sum() > 0:
             raise DataError(f"No mass is left of these cells of {way.times.key} {time}.")
-        share = among_all(adata, there, mass / mass.sum() / len(way.maps))
-        found = np.where(np.isnan(found), share, found + share)
-    if copy:
-        adata = in_memory(adata)
-    adata.obs[key_added] = found
-    return adata if copy else None
+        shares[there] += mass / mass.sum() / len(way.maps)
+    return Carried(here[mask[here]], there, shares[there])
 
 
 def as_mask(adata: AnnData, cells: Any, option: str) -> NDArray[np.bool_]:
