@@ -209,6 +209,22 @@ class TestBetween:
         with pytest.raises(OptionError, match="Save the model of all times"):
             found.save("never written")
 
+    @pytest.mark.parametrize("ends", [(2, 4), (2, 6)])
+    def test_has_every_query_of_a_map_of_two_times(self, learned, ends):
+        found, adata = learned.between(*ends), cells()
+        model = found.model
+        points = found.coordinates(adata, found.times.rows(adata, target=False))
+        mass = np.full(N, 1 / N)
+        assert (model.n_features_in_, model.transform(points).shape) == (2, (N, 2))
+        assert model.inverse_transform(points).shape == (N, 2)
+        assert model.sample(points, 3, random_state=0).shape == (N, 3, 2)
+        assert np.all(model.entropy(points) >= 0)
+        for moved in (model.push(mass), model.pull(mass), model.coupling_.ravel()):
+            assert moved.sum() == pytest.approx(1)
+        np.testing.assert_array_equal(model.growth(points), np.ones(N))
+        assert len(model.history_["loss"]) == 3 and model.diagnostics_["epsilon"] == 0.1
+        assert isinstance(model.data_sha256_, str)
+
     @pytest.mark.parametrize(
         ("ends", "words"),
         [
