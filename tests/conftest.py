@@ -121,9 +121,11 @@ def untrained(monkeypatch):
 
 @pytest.fixture
 def few_families(monkeypatch):
-    """`MongeMapCV` chooses among squared Euclidean and a matrix, in closed form."""
-    from mongefit.model_selection import _best
+    """`MongeMapCV` chooses among squared Euclidean and a matrix at two epsilons, untrained."""
+    from mongefit.model_selection import _best, _judging
 
+    monkeypatch.setattr(_judging, "SCALES", (1.0, 0.25))
+    monkeypatch.setattr(_best, "REPEATS", 1)
     monkeypatch.setattr(_best, "FAMILIES", _best.FAMILIES[:2])
     monkeypatch.setattr(_best._Chooser, "_to_train", lambda *_: ())
 

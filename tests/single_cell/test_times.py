@@ -14,8 +14,7 @@ from mongefit import EnsembleMap, KernelMap, MongeMap, MongeMapCV, TemporalMap
 from mongefit._estimators.ways import Way
 from mongefit._storage import models as storage
 from mongefit.errors import DataError, ModelFileError, OptionError
-from mongefit.penalties import Departure
-from mongefit.single_cell import Times, fit, interpolate, load, transport
+from mongefit.single_cell import Times, _several, fit, interpolate, load, transport
 from mongefit.single_cell._legs import take_legs
 from mongefit.single_cell._times import choose_times
 from tests.command_line import run
@@ -209,6 +208,22 @@ class TestBetween:
         with pytest.raises(OptionError, match="Save the model of all times"):
             found.save("never written")
 
+    @pytest.mark.parametrize("ends", [(2, 4), (2, 6)])
+    def test_has_every_query_of_a_map_of_two_times(self, learned, ends):
+        found, adata = learned.between(*ends), cells()
+        model = found.model
+        points = found.coordinates(adata, found.times.rows(adata, target=False))
+        mass = np.full(N, 1 / N)
+        assert (model.n_features_in_, model.transform(points).shape) == (2, (N, 2))
+        assert model.inverse_transform(points).shape == (N, 2)
+        assert model.sample(points, 3, random_state=0).shape == (N, 3, 2)
+        assert np.all(model.entropy(points) >= 0)
+        for moved in (model.push(mass), model.pull(mass), model.coupling_.ravel()):
+            assert moved.sum() == pytest.approx(1)
+        np.testing.assert_array_equal(model.growth(points), np.ones(N))
+        assert len(model.history_["loss"]) == 3 and model.diagnostics_["epsilon"] == 0.1
+        assert isinstance(model.data_sha256_, str)
+
     @pytest.mark.parametrize(
         ("ends", "words"),
         [
@@ -391,8 +406,9 @@ def test_without_a_model_settings_are_chosen_on_the_leg_with_most_clones(tmp_pat
     found.save(tmp_path / "m")
     assert str(load(tmp_path / "m").report) == str(found.report)
     expected = MongeMapCV(cv=2).fit(
-        *CLOUDS[1:], pairs=[[i, i] for i in range(N)], pair_weight=np.ones(N), clones=np.arange(N)
-    )
+        *CLOUDS[1:], pairs=[[i, i] for i in range(N)], pair_weight=np.ones(N),
+        clones=(np.arange(N) + N // 2) % N,  # in the order in which they are met
+    )  # fmt: skip
     for name in ("cost", "diffeo", "epsilon", "debias", "max_iter"):
         chosen = expected.best_estimator_.get_params()[name]
         assert found.model.get_params()[name] == chosen
@@ -400,7 +416,7 @@ def test_without_a_model_settings_are_chosen_on_the_leg_with_most_clones(tmp_pat
 
 def test_a_kernel_map_has_its_anchors_among_the_sources_of_all_legs(monkeypatch):
     """In the units of all legs, whichever leg it was chosen on."""
-    chosen = MongeMap(cost="sqeuclidean", epsilon=0.5, max_iter=1, penalties=[1e-2 * Departure()])
+    chosen = MongeMap(cost="sqeuclidean", epsilon=0.5, max_iter=0)
 
     def choose(self, X, Y, **known):
         phi = KernelMap(np.full((1, 2), 100.0), 1.0)
@@ -413,17 +429,17 @@ def test_a_kernel_map_has_its_anchors_among_the_sources_of_all_legs(monkeypatch)
     units, (phi, _) = found.model.units_, found.model.diffeo
     sources = np.asarray(units.into(STATES[: 2 * N]))
     np.testing.assert_allclose(phi.anchors, np.unique(sources, axis=0), atol=1e-9)
-    assert found.model.n_iter_ == 1
 
 
-def test_where_nothing_can_be_chosen_settings_are_fixed():
+def test_where_nothing_can_be_chosen_settings_are_fixed(monkeypatch):
+    monkeypatch.setattr(_several, "FIXED", _several.FIXED | {"max_iter": 1})
     with pytest.warns(UserWarning, match="Nothing is known of who became whom"):
         found = fit(cells(), **KEYS)
     assert (found.model.cost, found.model.debias) == ("sqeuclidean", True)
     ends = np.where(DAYS == 4, None, cells().obs["clone"])
     with pytest.warns(UserWarning, match="do not follow one another only.*a matrix is trained"):
         found = fit(cells(ends=ends), **KEYS, pair_key="ends", model=MongeMapCV())
-    assert (found.model.cost, found.model.n_iter_) == ("matrix", 60)
+    assert (found.model.cost, found.model.n_iter_) == ("matrix", 1)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} is not here")
@@ -473,9 +489,8 @@ def test_the_page_runs(tmp_path, monkeypatch):
     adata.obsm["X_clone"] = scipy.sparse.csr_matrix(np.tile(np.eye(N), (3, 1)))
     adata.varm["PCs"] = np.ones((5, 10))
     adata.write_h5ad("cells.h5ad")
-    Path("page.py").write_text(
-        "".join(page_blocks("python")).replace("max_iter=60", "max_iter=2"), encoding="utf-8"
-    )
+    text = "".join(page_blocks("python")).replace('cost="matrix"', 'cost="sqeuclidean"')
+    Path("page.py").write_text(text, encoding="utf-8")
     names = runpy.run_path("page.py", run_name="__main__")
     assert names["weights"].shape == (N, N)
     assert names["of_one"].times.batch == ("well", "a")
