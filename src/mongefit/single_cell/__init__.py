@@ -6,6 +6,8 @@ from mongefit.single_cell._average import load as load
 from mongefit.single_cell._columns import Times as Times
 from mongefit.single_cell._drivers import fate_drivers as fate_drivers
 from mongefit.single_cell._fate_fitting import fit_fates as fit_fates
+from mongefit.single_cell._fate_validation import FateValidation as FateValidation
+from mongefit.single_cell._fate_validation import cross_validate_fates as cross_validate_fates
 from mongefit.single_cell._fates import fates as fates
 from mongefit.single_cell._fates import origins as origins
 from mongefit.single_cell._genes import cost_genes as cost_genes
