@@ -1,10 +1,10 @@
-"""Blood progenitors traced by their clones: from the data file to a map, its error and a figure.
+"""Where will each progenitor go? Fates of blood cells from the clones that are known.
 
     python examples/larry.py larry_day2_day4.npz -o larry
 
 The data are day 2 and day 4 of Weinreb et al. (Science 2020, GSE140802), 4,702 cells each, as
 published with aligned_diffusion_bridges: an npz file with the principal components x and y, the
-clones clone_x and clone_y, and annotation_x and annotation_y. docs/tutorial.md explains every step.
+clones clone_x and clone_y, and annotation_x and annotation_y. docs/fates.md explains every step.
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mongefit import EnsembleMap, plotting, single_cell
-from mongefit.explain import explain_cost
-from mongefit.model_selection import default_candidates
+from mongefit import plotting, single_cell
+
+WHAT = {
+    "time_key": "day",
+    "source": 2,
+    "target": 4,
+    "pair_key": "clone",
+    "key": "cell_type",
+    "exclude": "undifferentiated",
+}
 
 
 def read(path: str) -> anndata.AnnData:
@@ -36,57 +43,55 @@ def read(path: str) -> anndata.AnnData:
         ignore_index=True,
     )
     obs.index = [f"cell{i}" for i in range(len(obs))]
+    obs["cell_type"] = obs["cell_type"].astype("category")
     adata = anndata.AnnData(np.zeros((len(obs), 0)), obs=obs)
     adata.obsm["X_pca"] = states
     return adata
 
 
-def main(path: str, folder: Path, n_components: int = 10, **size: int) -> None:
+def main(path: str, folder: Path, *, validate: bool = False, **options: object) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     adata = read(path)
-    what = {
-        "time_key": "day",
-        "source": 2,
-        "target": 4,
-        "pair_key": "clone",
-        "n_components": n_components,
-    }
 
-    # Settings, by clones that are held out; then the map of all of them.
-    candidates = dict(list(default_candidates().items())[:2])  # the small networks, for speed
-    model, selection = single_cell.select(adata, **what, **size, candidates=candidates, verbose=1)
-    print(selection, f"\n{time.monotonic() - started:.0f} s so far")
+    # The map: settings are those that predict the fates of held-out clones best.
+    model = single_cell.fit_fates(adata, **WHAT, **options, verbose=1)
+    print(model.report)
     model.save(folder / "larry.mongefit", overwrite=True)
 
-    # How sure it is: ten maps of resampled clones, with the same settings.
-    ensemble = single_cell.fit(adata, **what, model=EnsembleMap(model.model, verbose=1))
-    single_cell.transport(ensemble, adata)
-    early = adata.obs["day"] == 2
-    radius = adata.uns["mongefit"]["radius_80"]
-    informed = adata.obs["mongefit_informed"][early].mean()
-    print(f"Within {radius:.1f} of the prediction: the cells of 80 % of new clones.")
-    print(f"A known clone is near {informed:.0%} of the cells.")
+    # Where each cell of day 2 goes, with what probability.
+    single_cell.fates(model, adata, "cell_type", exclude="undifferentiated")
+    early = adata[adata.obs["day"] == 2]
+    names = adata.uns["mongefit_fates"]["names"]
+    table = pd.DataFrame(early.obsm["mongefit_fates"], index=early.obs_names, columns=names)
+    table.to_csv(folder / "fates.csv")
     adata.write_h5ad(folder / "larry.h5ad")
+    print(table.mean().sort_values(ascending=False).round(3).to_string())
 
-    # What the cost has learned.
-    explanation = explain_cost(model.model)
-    print(explanation)
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    single_cell.plot_fates(adata, basis="pca", ax=left, title="the most probable fate")
+    single_cell.plot_fates(adata, basis="pca", fate=str(table.mean().idxmax()), ax=right)
+    plotting.save_figure(figure, folder / "fates.png")
+    print(f"In {folder}: larry.mongefit, larry.h5ad, fates.csv, fates.png.")
+    print(f"{time.monotonic() - started:.0f} s.")
 
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    axes = figure.subplots(1, 3)
-    plotting.plot_selection(selection, ax=axes[0], title="which settings, and when to stop")
-    single_cell.plot_transport(model, adata, ax=axes[1], title="where cells of day 2 go")
-    plotting.plot_curvature(explanation, ax=axes[2], title="which moves are dear")
-    plotting.save_figure(figure, folder / "larry.png")
-    print(
-        f"In {folder}: larry.mongefit, larry.h5ad, larry.png. {time.monotonic() - started:.0f} s."
-    )
+    # How good that is, on clones that neither the maps nor their settings have seen.
+    if validate:
+        found = single_cell.cross_validate_fates(adata, **WHAT, **options, verbose=1)
+        print(found)
+        for other in (found.best_euclidean(), "class shares", "logistic regression"):
+            print(other, found.difference(other), found.difference(other, score="auroc"))
+        ax = plotting.plot_calibration(
+            found.probability["fates"], found.truth, weight=found.weight, names=found.names
+        )
+        plotting.save_figure(ax, folder / "calibration.png")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", help="larry_day2_day4.npz")
     parser.add_argument("-o", "--output", type=Path, default=Path("larry"))
-    options = parser.parse_args()
-    main(options.data, options.output)
+    parser.add_argument("--validate", action="store_true", help="cross-validate too (minutes)")
+    given = parser.parse_args()
+    main(given.data, given.output, validate=given.validate)

@@ -14,7 +14,7 @@ from mongefit import MongeMap, single_cell
 anndata = pytest.importorskip("anndata")
 
 ROOT = Path(__file__).parents[2]
-SCRIPT, PAGE = ROOT / "examples" / "larry.py", ROOT / "docs" / "tutorial.md"
+SCRIPT, PAGE = ROOT / "examples" / "larry_cost.py", ROOT / "docs" / "tutorial.md"
 
 
 def made_up():
