@@ -18,13 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from mongefit import TemporalMap
+from mongefit import MongeMapCV, TemporalMap
+from mongefit._estimators.temporal import journey_of
 from mongefit._fitting import FitData, Journey, prepare, prepare_legs
 from mongefit._options import FitOptions
 from mongefit._runtime import double_precision
 from mongefit._training import initial_state, run_interval
 from mongefit.metrics import rmse
+from mongefit.metrics._energy import distances, energy_scores
 from mongefit.model_selection import cross_validate, leave_time_out
+from mongefit.model_selection._folds import folds_of
+from mongefit.model_selection._legs import LegsKnown
 
 SCALE = np.diag(np.sqrt([1.0, 12.0]))
 TURNS = [np.array([[1.2, 0.7], [0.7, 1.0]]), np.array([[1.0, -0.6], [-0.6, 0.9]])]
@@ -98,49 +102,52 @@ def larry(arguments: Any) -> None:
 
 
 def settings(arguments: Any) -> None:
-    """Settings that are chosen on the leg with most clones, without those held out, or fixed."""
-    import anndata
+    """Options that are chosen on the leg with most clones, without those held out, or fixed.
 
-    from mongefit.metrics._energy import distances, energy_scores
-    from mongefit.model_selection._folds import folds_of
-    from mongefit.single_cell._columns import Times
-    from mongefit.single_cell._legs import take_legs
-    from mongefit.single_cell._model import with_origin_of_legs
-    from mongefit.single_cell._several import fit_legs
-
-    times = Times("time_info", "2", "4", "6")
-    options = {"pair_key": "X_clone", "n_components": arguments.components}
-    cells = take_legs(anndata.read_h5ad(arguments.larry), times, **options)
-    clones, pairs = cells.given["clones"], cells.given["pairs"]
-    models = {
-        "chosen on the leg with most clones": None,
-        "matrix, epsilon 0.1, 60 steps": TemporalMap(cost="matrix", epsilon=0.1, max_iter=60),
-        "squared Euclidean, epsilon 0.2": TemporalMap(cost="sqeuclidean", epsilon=0.2),
-    }
+    Every clone of a leg counts the same, as for `mongefit.single_cell.fit`.
+    """
+    clouds, known = read_larry(arguments.larry, arguments.components)
+    days = [2, 4, 6]
+    sizes = {key: np.bincount(clone)[clone] for key, clone in known["clones"].items()}
+    known["pair_weight"] = {key: 1 / size for key, size in sizes.items()}
+    keys, composed, journey, _ = journey_of(clouds, days, None, known)
+    every = LegsKnown.of([*keys, *composed], journey)
+    clones = every.split(every.clone)
+    fixed = {"matrix, epsilon 0.1, 60 steps": {"cost": "matrix", "epsilon": 0.1, "max_iter": 60}}
+    fixed["squared Euclidean, epsilon 0.2"] = {"cost": "sqeuclidean", "epsilon": 0.2}
     for fold_seed in range(2):
-        folds = np.split(
-            folds_of(np.concatenate(list(clones.values())), None, fold_seed),
-            np.cumsum([len(each) for each in clones.values()])[:-1],
-        )
+        folds = every.split(folds_of(every.clone, None, fold_seed))
         found: dict[Any, list[Any]] = {}
         for fold in range(5):
-            held_out = {name: own == fold for name, own in zip(clones, folds, strict=True)}
-            for title, model in models.items():
-                fitted = with_origin_of_legs(fit_legs(cells.without(held_out), model)[0], cells)
-                for name, out in held_out.items():
-                    (x, y), ends = cells.ends_of(name)
-                    way = fitted.between(*ends.values).model
-                    source, truth = x[pairs[name][out, 0]], y[pairs[name][out, 1]]
+            told: dict[str, dict[Any, Any]] = {"pairs": {}, "pair_weight": {}, "clones": {}}
+            for part, own, clone in zip(every.parts, folds, clones, strict=True):
+                weight = np.where(own == fold, 0.0, part.weight)
+                for name, value in zip(told, (part.pairs, weight, clone), strict=True):
+                    told[name][part.key] = value
+            for title, options in (fixed | {"chosen on day 4 to 6": None}).items():
+                if options is None:
+                    kept = told["pair_weight"][4, 6] > 0
+                    one = {name: by_leg[4, 6][kept] for name, by_leg in told.items()}
+                    options = MongeMapCV().fit(*clouds[1:], **one).best_params_
+                learns = options["cost"] != "sqeuclidean" or options.get("diffeo") is not None
+                model = TemporalMap(**(options | {"many_to_many": True}))
+                model.fit(clouds, days, **(told if learns else {}))
+                for part, own in zip(every.parts, folds, strict=True):
+                    way, pairs = model.between(*part.key), part.pairs[own == fold]
+                    if not len(pairs):
+                        continue
+                    source, truth = part.source[pairs[:, 0]], part.target[pairs[:, 1]]
                     squares = np.sum((way.transform(source) - truth) ** 2, axis=1)
-                    weights = way.conditional(source, drop=0).toarray()
-                    scores = energy_scores(weights, y, truth, distances(y, y))
-                    weight = cells.given["pair_weight"][name][out]
-                    found.setdefault((title, name), []).append((squares, scores, weight))
-        for (title, name), parts in found.items():
-            squares, scores, weight = map(np.concatenate, zip(*parts, strict=True))
+                    weights = way.conditional(source).toarray()
+                    between = distances(part.target, part.target)
+                    scores = energy_scores(weights, part.target, truth, between)
+                    row = (squares, scores, part.weight[own == fold])
+                    found.setdefault((title, part.key), []).append(row)
+        for (title, key), rows in found.items():
+            squares, scores, weight = map(np.concatenate, zip(*rows, strict=True))
             error = np.sqrt(np.average(squares, weights=weight))
             energy = np.average(scores, weights=weight)
-            print(f"| {fold_seed} | {title} | {name} | {error:.2f} | {energy:.2f} |", flush=True)
+            print(f"| {fold_seed} | {title} | {key} | {error:.2f} | {energy:.2f} |", flush=True)
 
 
 def left_out(arguments: Any) -> None:
