@@ -100,9 +100,9 @@ class Best(NamedTuple):
 def fit_best(
     settings: MongeMapCV, X: ArrayLike, Y: ArrayLike, *, pairs: Any, pair_weight: Any, clones: Any,
     groups: Any, labels: Any, source_weight: Any, target_weight: Any, checkpoint: Any,
-    resume: bool,
+    resume: bool, reported: bool = True,
 ) -> Best:  # fmt: skip
-    """Choose, fit and report."""
+    """Choose, fit and report, unless nobody will read it."""
     scoring = check_scoring(settings.scoring)
     if scoring == "fate" and labels is None:
         raise OptionError(
@@ -178,9 +178,12 @@ def fit_best(
             warnings.filterwarnings("ignore", message="The plan falls into")
             model.fit(X, Y, **told, **weights, checkpoint=own)
         bar.update()
-        simple = chooser.simple()
-        report = chooser.report(entries, best, model, simple)
-    chooser.warn_if_beaten(best, simple)
+        report = None
+        if reported:
+            simple = chooser.simple()
+            report = chooser.report(entries, best, model, simple)
+    if reported:
+        chooser.warn_if_beaten(best, simple)
     found = results(entries, chooser.held, scoring, chooser.out_of, chooser.scale)
     score = float(found["mean_test_score"][entries.index(best)])
     return Best(model, score, found, report)

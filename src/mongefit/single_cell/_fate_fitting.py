@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mongefit._estimators.chosen import MongeMapCV
-from mongefit.errors import OptionError
+from mongefit._validation import check_count
+from mongefit.errors import DataError, Option, OptionError
 from mongefit.single_cell._average import AveragedMap, average
 from mongefit.single_cell._columns import check_adata
 from mongefit.single_cell._mapping import fit
@@ -72,6 +73,7 @@ def fit_fates(
         the labels of held-out clones were predicted, beside class shares, logistic regression and
         nearest pairs; `cross_validate_fates` says how good the whole is.
     """
+    require_pairs(pair_key, pairs)
     common = {
         "time_key": time_key, "source": source, "target": target, "use_rep": use_rep,
         "pair_key": pair_key, "pairs": pairs, "weight_key": weight_key, "growth_key": growth_key,
@@ -86,6 +88,15 @@ def fit_fates(
     return average(maps) if len(maps) > 1 else AveragedMap(tuple(maps))
 
 
+def require_pairs(pair_key: Any, pairs: Any) -> None:
+    """Refuse to choose by fates where nothing is known of which cell went where."""
+    if pair_key is None and pairs is None:
+        raise DataError(
+            "There are no held-out clones to choose by and to judge: give {pair_key} or pairs.",
+            pair_key=Option("pair_key"),
+        )
+
+
 def choose_views(
     adata: AnnData, use_rep: str | None, n_components: Sequence[int], diffusion: int | None
 ) -> list[dict[str, Any]]:
@@ -94,7 +105,12 @@ def choose_views(
     sizes = [n_components] if isinstance(n_components, int) else list(n_components)
     array = adata.obsm.get("X_pca" if use_rep is None else use_rep)
     if array is not None:
-        sizes = sorted({min(size, array.shape[1]) for size in sizes})
+        width = array.shape[1]
+        sizes = list(
+            dict.fromkeys(
+                min(check_count(size, "n_components", minimum=1), width) for size in sizes
+            )
+        )
     views: list[dict[str, Any]] = [{"n_components": size} for size in sizes]
     if diffusion is not None:
         views.append({"diffusion": diffusion})

@@ -14,10 +14,11 @@ from mongefit._estimators.monge_map import MongeMap
 from mongefit._estimators.outcomes import chain_of
 from mongefit._progress import ProgressBar
 from mongefit._validation import check_seed
-from mongefit.errors import DataError, Option, OptionError, did_you_mean, summarised_warnings
+from mongefit.errors import OptionError, did_you_mean, summarised_warnings
 from mongefit.metrics import LabelScores, Table, label_scores
 from mongefit.metrics._labels import area_under_curve, log_losses
 from mongefit.model_selection import Difference
+from mongefit.model_selection._best import fit_best
 from mongefit.model_selection._folds import Known, Thinned, check_max_points, warn_of_few
 from mongefit.model_selection._judging import Fold, HeldOut
 from mongefit.model_selection._labels import (
@@ -29,7 +30,7 @@ from mongefit.model_selection._labels import (
     true_labels,
 )
 from mongefit.single_cell._cells import Cells, take_cells
-from mongefit.single_cell._fate_fitting import DIFFUSION, N_COMPONENTS, choose_views
+from mongefit.single_cell._fate_fitting import DIFFUSION, N_COMPONENTS, choose_views, require_pairs
 from mongefit.single_cell._mapping import target_labels
 
 if TYPE_CHECKING:
@@ -214,6 +215,7 @@ pairs, weight_key, growth_key
     verbose
         With 1, a progress bar on stderr.
     """
+    require_pairs(pair_key, pairs)
     views = choose_views(adata, use_rep, n_components, diffusion)
     common = {
         "time_key": time_key, "source": source, "target": target, "use_rep": use_rep,
@@ -222,11 +224,6 @@ pairs, weight_key, growth_key
     }  # fmt: skip
     seed, size = check_seed(random_state), check_max_points(max_cells)
     taken = [take_cells(adata, **common, **view) for view in views]
-    if taken[0].known is None:
-        raise DataError(
-            "There are no held-out clones to judge by: give {pair_key} or pairs.",
-            pair_key=Option("pair_key"),
-        )
     labels = target_labels(adata, key, taken[0].times.rows(adata, target=True), exclude)
     targets = TargetLabels.of(labels, len(labels))
     problems = [_Problem.of(cells, targets, n_folds, size, seed) for cells in taken]
@@ -242,15 +239,14 @@ pairs, weight_key, growth_key
         for k in range(len(folds)):
             shares = []
             for cells, problem in zip(taken, problems, strict=True):
-                model = MongeMapCV(scoring="fate", random_state=seed)
-                masses, fold = problem.ask(model, k, labels)
+                masses, fold = problem.fates(k, labels, seed)
                 name = cells.representation.text(problem.known.x.shape[1])
                 _put(
                     parts, name, mixed(masses, class_shares(problem.held, fold.weight)), first, fold
                 )
                 shares.append(parts[name][fold.places])
             _put(parts, FATES, np.mean(shares, axis=0), first, fold)
-            for name, masses in problems[0].euclidean(k):
+            for name, masses in problems[0].euclidean(fold):
                 _put(parts, name, mixed(masses, class_shares(first, fold.weight)), first, fold)
             bar.update()
     ordered = {FATES: parts.pop(FATES)} | parts | label_predictors(first)
@@ -295,26 +291,29 @@ class _Problem:
         )  # fmt: skip
         return cls(known, part, held, labels)
 
-    def ask(
-        self, model: MongeMap | MongeMapCV, k: int, labels: NDArray[Any] | None = None
-    ) -> tuple[Numbers, Fold]:
-        """The mass on each label for the held-out pairs of one fold, of a fit without them."""
-        from mongefit._fitting.chains import mean_over
-
+    def fates(self, k: int, labels: NDArray[Any], seed: int) -> tuple[Numbers, Fold]:
+        """The mass on each label for the pairs of one fold, of what is chosen and fitted without
+        them."""
         fold, part = list(self.held.folds())[k], self.part
-        told: dict[str, Any] = {}
-        if labels is not None:
-            left = ~fold.out
-            told = {
-                "pairs": part.pairs[left], "pair_weight": self.known.weight[left],
-                "clones": self.known.clone[left], "labels": labels[part.columns],
-            }  # fmt: skip
-        model.fit(part.x, part.y, source_weight=fold.a, target_weight=fold.b, **told)
-        points = part.x[part.pairs[fold.out, 0]]
-        return mean_over(chain_of(model), self.held.labels, points=points), fold
+        left = ~fold.out
+        found = fit_best(
+            MongeMapCV(scoring="fate", random_state=seed), part.x, part.y,
+            pairs=part.pairs[left], pair_weight=self.known.weight[left],
+            clones=self.known.clone[left], groups=None, labels=labels[part.columns],
+            source_weight=fold.a, target_weight=fold.b, checkpoint=None, resume=False,
+            reported=False,
+        )  # fmt: skip
+        return self._ask(found.model, fold), fold
 
-    def euclidean(self, k: int) -> Iterator[tuple[str, Numbers]]:
+    def euclidean(self, fold: Fold) -> Iterator[tuple[str, Numbers]]:
         """The same of squared Euclidean at several epsilons."""
         for epsilon in EPSILONS:
             model = MongeMap(cost="sqeuclidean", epsilon=epsilon)
-            yield f"{EUCLIDEAN}, epsilon {epsilon:g}", self.ask(model, k)[0]
+            model.fit(self.part.x, self.part.y, source_weight=fold.a, target_weight=fold.b)
+            yield f"{EUCLIDEAN}, epsilon {epsilon:g}", self._ask(model, fold)
+
+    def _ask(self, model: MongeMap, fold: Fold) -> Numbers:
+        from mongefit._fitting.chains import mean_over
+
+        points = self.part.x[self.part.pairs[fold.out, 0]]
+        return mean_over(chain_of(model), self.held.labels, points=points)
