@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from mongefit import single_cell
 from tests.interop.conftest import PACKAGES, make_cells
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 CODE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-# Functions of the page that are written elsewhere and are not here yet.
-AWAITED = set(re.findall(r"single_cell\.(\w+)", "".join(CODE))) - set(vars(single_cell))
 QUICK = 'model=MongeMap(cost="matrix", max_iter=5, epsilon=0.1))'
 
 
@@ -34,8 +31,6 @@ def names(tmp_path_factory):
     adata.obsm["X_clone"] = scipy.sparse.csr_matrix(members.astype(float))
     adata.write_h5ad(folder / "cells.h5ad")
     code = "".join(block for block in CODE if "import cospar" not in block)
-    for name in AWAITED:
-        code = re.sub(rf"^.*single_cell\.{name}\(.*\n", "", code, flags=re.MULTILINE)
     code, count = re.subn(r'(pair_key="\w+")\)', rf"\1, {QUICK}", code)
     assert count == 2
     code = code.replace("import single_cell", "import MongeMap, single_cell")
@@ -54,19 +49,11 @@ def test_their_plans_from_our_costs_are_ours(names):
     np.testing.assert_allclose(names["ott_plan"], ours, atol=0.01 * ours.max())
 
 
-@pytest.mark.skipif(bool(AWAITED), reason=f"not here yet: {AWAITED}")
 def test_fates_are_those_of_cellrank_and_waddington_ot(names):
     adata, estimator = names["adata"], names["estimator"]
     early = (adata.obs["day"] == 2).to_numpy()
-    assert list(adata.uns["mongefit_fates"]) == ["monocyte", "neutrophil"]
+    assert list(adata.uns["mongefit_fates"]["names"]) == ["monocyte", "neutrophil"]
     found = adata.obsm["mongefit_fates"][early]
     # Both are of the first model of the page, whose clones are those of the second.
     np.testing.assert_allclose(np.asarray(estimator.fate_probabilities.X)[early], found, atol=1e-5)
     np.testing.assert_allclose(names["fates"][adata.obs_names[early]].X, found, atol=1e-6)
-
-
-def test_a_matrix_of_clones_becomes_a_column(names):
-    obs = names["adata"].obs
-    known = obs["clone"].notna()
-    assert (obs["barcode"].notna() == known).all()
-    assert ("clone " + obs["barcode"][known] == obs["clone"][known]).all()

@@ -106,11 +106,9 @@ def choose_views(
     array = adata.obsm.get("X_pca" if use_rep is None else use_rep)
     if array is not None:
         width = array.shape[1]
-        sizes = list(
-            dict.fromkeys(
-                min(check_count(size, "n_components", minimum=1), width) for size in sizes
-            )
-        )
+        for size in sizes:
+            check_count(size, "n_components", minimum=1)
+        sizes = list(dict.fromkeys(min(size, width) for size in sizes))
     views: list[dict[str, Any]] = [{"n_components": size} for size in sizes]
     if diffusion is not None:
         views.append({"diffusion": diffusion})

@@ -47,10 +47,14 @@ def fitted_rows(model: SingleCellMap, adata: AnnData, *, target: bool) -> NDArra
 
 
 class Labels(NamedTuple):
-    """Labels of some cells: the number of each, −1 where it is not known, and their names."""
+    """Labels of some cells: the number of each, −1 where it is not known, and their names.
+
+    ``column`` are all labels of the column that they are of.
+    """
 
     codes: NDArray[np.int64]
     names: tuple[str, ...]
+    column: tuple[str, ...]
 
     @classmethod
     def of(
@@ -73,10 +77,11 @@ class Labels(NamedTuple):
                 f"for (first: {adata.obs_names[rows[0]]!r}). Columns: {listed(adata.obs)}."
             )
         present.update(among)
-        names = [name for name in label_order(adata, key) if name in present]
+        column = tuple(label_order(adata, key))
+        names = [name for name in column if name in present]
         number = {name: k for k, name in enumerate(names)}
         codes = np.array([number.get(label, -1) for label in labels], np.int64)
-        return cls(codes, tuple(names))
+        return cls(codes, tuple(names), column)
 
     @property
     def indicator(self) -> NDArray[np.float64]:
@@ -87,10 +92,10 @@ class Labels(NamedTuple):
         """Which labels are left without some."""
         wanted = [exclude] if isinstance(exclude, str) else [str(each) for each in exclude]
         for name in wanted:
-            if name not in self.names:
+            if name not in self.column:
                 raise OptionError(
                     f"exclude names {name!r}, and there is no such label. Labels: "
-                    f"{listed(self.names)}." + did_you_mean(name, self.names)
+                    f"{listed(self.column)}." + did_you_mean(name, self.column)
                 )
         kept = ~np.isin(self.names, wanted)
         if not kept.any():
