@@ -412,7 +412,7 @@ class TestCalibration:
             np.testing.assert_allclose(segment[:, 1], wilson)
         said = ax.texts[0].get_text()
         error = np.mean(np.abs(np.subtract(x, y)))
-        assert f"expected calibration error {error:.3f}\n150 predictions a point" in said
+        assert f"calibration error of all labels {error:.3f}\n150 predictions a point" in said
         assert error < 0.06
         counts = [bar.get_height() for bar in ax.patches]
         np.testing.assert_allclose(

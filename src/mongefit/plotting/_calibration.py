@@ -57,8 +57,9 @@ def plot_calibration(
     Every cell and label is one prediction, "this cell has this label". Predictions are put into
     bins of equal weight by their probability; equal probabilities stay together. A point shows the
     mean probability of a bin and the share of its predictions that came true, with Wilson's
-    interval. The grey bars count the predictions. The expected calibration error,
-    Σ_b w_b |predicted_b − observed_b| / Σ_b w_b over all labels together, stands in the picture.
+    interval. The grey bars count the predictions. The calibration error of all labels,
+    Σ_b w_b |predicted_b − observed_b| / Σ_b w_b, stands in the picture; that of the most probable
+    label alone is in `mongefit.metrics.label_scores`.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def plot_calibration(
     each = f"{counts.min()}" if np.ptp(counts) == 0 else f"{counts.min()}–{counts.max()}"
     # Above 1, where no point can be.
     ax.text(
-        0.02, 0.98, f"expected calibration error {whole.error:.3f}\n{each} predictions a point; "
+        0.02, 0.98, f"calibration error of all labels {whole.error:.3f}\n{each} predictions a point; "
         f"highest bar {highest}", transform=ax.transAxes, ha="left", va="top", fontsize="small",
         linespacing=1.4,
     )  # fmt: skip
