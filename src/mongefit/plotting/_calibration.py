@@ -106,9 +106,9 @@ def plot_calibration(
     each = f"{counts.min()}" if np.ptp(counts) == 0 else f"{counts.min()}–{counts.max()}"
     # Above 1, where no point can be.
     ax.text(
-        0.02, 0.98, f"calibration error of all labels {whole.error:.3f}\n{each} predictions a point; "
-        f"highest bar {highest}", transform=ax.transAxes, ha="left", va="top", fontsize="small",
-        linespacing=1.4,
+        0.02, 0.98, f"calibration error of all labels {whole.error:.3f}\n{each} predictions a "
+        f"point; highest bar {highest}", transform=ax.transAxes, ha="left", va="top",
+        fontsize="small", linespacing=1.4,
     )  # fmt: skip
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.22), xlabel="predicted probability")
     ax.set_yticks(np.linspace(0, 1, 6))
