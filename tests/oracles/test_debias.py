@@ -27,9 +27,7 @@ def clouds():
 @jax.jit
 def moved_by(x, y, a, epsilon, new):
     """Images of new points in both directions, for the squared distance and the same weights."""
-    fitted, dual = build_map(
-        Cost(SquaredEuclidean()), x, y, a=a, b=a, epsilon=epsilon, debias=True
-    )
+    fitted, dual = build_map(Cost(SquaredEuclidean()), x, y, a=a, b=a, epsilon=epsilon, debias=True)
     return fitted.forward(new), fitted.reverse(new), dual.converged
 
 
