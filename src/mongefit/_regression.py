@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,9 +86,8 @@ def kernel_regression(
 def regress(x: Points, y: Points, weight: Weights, knobs: Knobs) -> Regression:
     """The regression with given knobs."""
     x, y, weight, _ = _merge(x, y, weight, np.zeros(len(x), np.int64))
-    moves, width, linear, strength = knobs
-    part = _Solved.of(x, y, weight, moves, width, linear)
-    return part.regression(knobs, part.duals(strength), np.inf)
+    part = _Solved.of(_Kernel.of(x, weight, knobs.width, knobs.linear), x, y, knobs.moves)
+    return part.regression(knobs)
 
 
 def residuals(
@@ -161,9 +160,14 @@ def _choose(
     # What few pairs say depends on how they are divided.
     several = _REPEATS if len(x) <= _FEW else 1
     for out in itertools.chain(*(folds(groups, 5, seed) for seed in range(several))):
+        kernels: dict[Any, tuple[_Kernel, Points]] = {}
         for k, (moves, width, linear) in enumerate(every):
-            part = _Solved.of(x[~out], y[~out], weight[~out], moves, width, linear)
-            missed[k] += part.errors(x[out], y[out], weight[out])
+            if (width, linear) not in kernels:
+                kernel = _Kernel.of(x[~out], weight[~out], width, linear)
+                kernels[width, linear] = kernel, kernel.features(x[out])
+            kernel, features = kernels[width, linear]
+            part = _Solved.of(kernel, x[~out], y[~out], moves)
+            missed[k] += part.errors(features, x[out], y[out], weight[out])
     # Of those that are equal but for rounding the strongest.
     at, strength = np.unravel_index(np.argmin(missed[:, ::-1]), missed.shape)
     knobs = Knobs(*every[int(at)], float(STRENGTHS[::-1][strength]))
@@ -186,63 +190,84 @@ def _merge(x: Points, y: Points, weight: Weights, groups: NDArray[np.int64]):
     return found
 
 
-class _Solved(NamedTuple):
-    """The eigenvectors of a regression on some pairs, from which all strengths are quick.
+class _Kernel(NamedTuple):
+    """The eigenvectors of a kernel on some sources, from which all strengths are quick.
 
-    With S the roots of the weights, K the kernel and r the targets less what they are shrunk
-    towards, the dual coefficients at strength λ are S(SKS + λI)⁻¹Sr.
+    With S the roots of the weights and K the kernel they are those of SKS. Targets are not in it.
     """
 
     x: Points
     centre: NDArray[np.float64]
-    middle: NDArray[np.float64]
-    root: NDArray[np.float64]
-    moves: bool
+    weight: Weights
     width: float | None
     scale: float
     values: NDArray[np.float64]
     vectors: Points
-    projected: Points
 
     @classmethod
-    def of(cls, x, y, weight, moves, width, linear):
+    def of(cls, x: Points, weight: Weights, width: float | None, linear: float) -> _Kernel:
         weight = weight / weight.mean()
-        centre = np.average(x, axis=0, weights=weight)
-        rest = y - moves * x
-        middle = np.average(rest, axis=0, weights=weight)
+        centre = _mean(x, weight)
         spread = float(np.mean(weight * ((x - centre) ** 2).sum(1)))
         scale = linear / spread if spread > 0 else 0.0
         root = np.sqrt(weight)
-        K = cls._kernel(x, x, centre, width, scale)
+        K = cls._between(x, x, centre, width, scale)
         values, vectors = np.linalg.eigh(root[:, None] * K * root)
-        projected = vectors.T @ (root[:, None] * (rest - middle))
-        return cls(
-            x, centre, middle, root, moves, width, scale, np.maximum(values, 0), vectors, projected
-        )
+        return cls(x, centre, weight, width, scale, np.maximum(values, 0), vectors)
 
     @staticmethod
-    def _kernel(x, others, centre, width, scale):
+    def _between(x, others, centre, width, scale):
         K = scale * (x - centre) @ (others - centre).T
         return K if width is None else K + gaussian(x, others, width)
 
-    def errors(self, x, y, weight) -> NDArray[np.float64]:
+    def features(self, x: Points) -> Points:
+        """The kernel between other points and the sources, along the eigenvectors."""
+        K = self._between(x, self.x, self.centre, self.width, self.scale)
+        return (K * np.sqrt(self.weight)) @ self.vectors
+
+
+class _Solved(NamedTuple):
+    """A regression on some pairs at every strength.
+
+    With r the targets less what they are shrunk towards, and S and K as in `_Kernel`, the dual
+    coefficients at strength λ are S(SKS + λI)⁻¹Sr.
+    """
+
+    kernel: _Kernel
+    moves: bool
+    middle: NDArray[np.float64]
+    projected: Points
+
+    @classmethod
+    def of(cls, kernel: _Kernel, x: Points, y: Points, moves: bool) -> _Solved:
+        rest = y - moves * x
+        middle = _mean(rest, kernel.weight)
+        root = np.sqrt(kernel.weight)
+        return cls(kernel, moves, middle, kernel.vectors.T @ (root[:, None] * (rest - middle)))
+
+    def errors(self, features: Points, x: Points, y: Points, weight: Weights) -> Weights:
         """The weighted sum of squares on other pairs, for every strength."""
-        K = self._kernel(x, self.x, self.centre, self.width, self.scale)
-        features = (K * self.root) @ self.vectors
         rest = y - self.moves * x - self.middle
-        found = []
-        for strength in STRENGTHS:
-            gap = rest - (features / (self.values + strength)) @ self.projected
-            found.append(weight @ (gap**2).sum(1))
+        shrunk = self.kernel.values + STRENGTHS[:, None, None]
+        found: list[float] = []
+        # As many strengths at once as fit into the cache.
+        for part in np.array_split(shrunk, min(len(shrunk), 1 + features.size // 2000)):
+            gap = rest - (features / part) @ self.projected
+            found.extend(weight @ squares for squares in (gap**2).sum(2))
         return np.asarray(found)
 
-    def duals(self, strength: float) -> Points:
-        found = self.vectors @ (self.projected / (self.values + strength)[:, None])
-        return self.root[:, None] * found
+    def regression(self, knobs: Knobs) -> Regression:
+        kernel, projected = self.kernel, self.projected
+        duals = kernel.vectors @ (projected / (kernel.values + knobs.strength)[:, None])
+        duals = np.sqrt(kernel.weight)[:, None] * duals
+        weight = self.moves * np.eye(kernel.x.shape[1])
+        weight = weight + kernel.scale * duals.T @ (kernel.x - kernel.centre)
+        slope = weight - self.moves * np.eye(kernel.x.shape[1])
+        shift = self.middle - slope @ kernel.centre
+        return Regression(weight, shift, kernel.x, duals, knobs, np.inf)
 
-    def regression(self, knobs: Knobs, duals: Points, error: float) -> Regression:
-        weight = self.moves * np.eye(self.x.shape[1])
-        weight = weight + self.scale * duals.T @ (self.x - self.centre)
-        slope = weight - self.moves * np.eye(self.x.shape[1])
-        shift = self.middle - slope @ self.centre
-        return Regression(weight, shift, self.x, duals, knobs, error)
+
+def _mean(points: Points, weight: Weights) -> NDArray[np.float64]:
+    """The weighted mean of rows, without the checks of `numpy.average`."""
+    column = weight[:, None]
+    return (points * column).sum(0) / column.sum(0)

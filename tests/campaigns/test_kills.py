@@ -127,10 +127,10 @@ def runs(tmp_path_factory, request):
 
 
 def test_killed(runs, campaign):
-    """SIGKILL at random moments, every fourth time inside a save."""
+    """SIGKILL at random moments, every fourth time (or the second of two) inside a save."""
     rng, killed, inside = runs.rng, 0, 0
-    while killed < campaign.pick(4, 200):
-        if (killed + 1) % 4 == 0:
+    while killed < campaign.pick(2, 200):
+        if (killed + 1) % campaign.pick(2, 4) == 0:
             process = runs.start(pause=PAUSES[inside % len(PAUSES)], save=rng.integers(1, 5))
             while process.poll() is None and not (runs.folder / "paused").exists():
                 time.sleep(0.002)

@@ -95,7 +95,7 @@ def said_otherwise(dual, campaign):
 def test_plans_and_maps(family, campaign):
     """Marginals, optimality of f and g, the entropic bound, and closed forms of the map."""
 
-    @profile(campaign, 120, 3000)
+    @profile(campaign, 40, 3000)
     @given(problems())
     def check(problem):
         campaign.count(CASES)
@@ -189,7 +189,7 @@ SYMMETRIES = {
 def test_symmetries(family, campaign):
     """What may be done to a problem without changing its solution."""
 
-    @profile(campaign, 120, 2500)
+    @profile(campaign, 40, 2500)
     @given(problems(), st.sampled_from(SYMMETRIES[family]))
     def check(problem, change):
         campaign.count(CASES)
@@ -211,7 +211,7 @@ def test_symmetries(family, campaign):
 def test_reverse_is_forward_of_the_swapped_problem(campaign):
     """T⁻¹ between x and y is T between y and x for h(−z)."""
 
-    @profile(campaign, 120, 2500)
+    @profile(campaign, 40, 2500)
     @given(problems(), st.sampled_from(["squared Euclidean", "power 1.5", "ICNN"]))
     def check(problem, family):
         campaign.count(CASES)
@@ -251,7 +251,7 @@ def examined(h, z, w, t):
 def test_convex_functions(family, campaign):
     """Normalisation, convexity, strong convexity, symmetry, and (∇h)⁻¹∘∇h = id."""
 
-    @profile(campaign, 120, 2500)
+    @profile(campaign, 40, 2500)
     @given(seeds, st.sampled_from(DIMS), st.sampled_from((0.01, 1.0, 10.0)))
     def check(seed, d, size):
         campaign.count(CASES)
@@ -294,7 +294,7 @@ def test_flows(d, campaign):
     """Φ⁻¹∘Φ = Φ∘Φ⁻¹ = id, and the log-determinant is that of the Jacobian."""
     start = AutoregressiveFlow(d, key=jr.key(0), n_blocks=2, width=8)
 
-    @profile(campaign, 120, 2500)
+    @profile(campaign, 40, 2500)
     @given(seeds, st.sampled_from((0.0, 0.1, 0.3)), st.sampled_from((0.1, 1.0, 10.0)))
     def check(seed, noise, size):
         campaign.count(CASES)
@@ -329,7 +329,7 @@ def diverged(x, y, a, b, eps):
 def test_divergences(campaign):
     """The Sinkhorn divergence is symmetric, not negative, and zero between a cloud and itself."""
 
-    @profile(campaign, 240, 5000)
+    @profile(campaign, 80, 5000)
     @given(problems(shapes=SHAPES[:1]))
     def check(problem):
         campaign.count(CASES)
@@ -357,7 +357,7 @@ def solved_leg(x, y, a, b, epsilon, tau_a, tau_b):
 def test_plans_over_two_legs(campaign):
     """Composed plans against their formula, and a point of the middle split in two."""
 
-    @profile(campaign, 40, 1000)
+    @profile(campaign, 20, 1000)
     @given(seeds, st.floats(0.02, 0.5), st.floats(0.6, 0.99), st.floats(0.6, 0.99))
     def check(seed, epsilon, tau_a, tau_b):
         rng = np.random.default_rng(seed)
@@ -408,7 +408,7 @@ def test_units(campaign):
     estimator = MongeMap("sqeuclidean", epsilon=0.05).fit(x, y)
     expected = estimator.transform(x)
 
-    @profile(campaign, 60, 1000)
+    @profile(campaign, 25, 1000)
     @given(st.floats(-18, 18), st.floats(-6, 6), seeds)
     def check(exponent, far, seed):
         campaign.count(CASES)

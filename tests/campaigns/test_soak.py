@@ -84,9 +84,9 @@ def test_transform_again_and_again(campaign, compilations):
     queries = rng.normal(size=(500, 3))
     compilations.clear()
     before = None
-    total = campaign.pick(600, 10_000)
-    for case in campaign.cases("calls of transform", short=600, long=10_000):
-        size = int(rng.integers(1, 501)) if case >= 500 else case + 1
+    total, stride = campaign.pick(300, 10_000), campaign.pick(2, 1)
+    for case in campaign.cases("calls of transform", short=300, long=10_000):
+        size = stride * (case + 1) if stride * case < 500 else int(rng.integers(1, 501))
         assert len(model.transform(queries[:size])) == size
         if case == total // 2:  # when every size has been seen
             gc.collect()

@@ -661,7 +661,7 @@ class TestProcess:
             return spawn(
                 "fit", source / "source.csv", source / "target.csv", "--pairs",
                 source / "pairs.csv", "-o", tmp_path / name, "--holdout", "0", *SIZES,
-                "--max-iter", "1500", *options, cache=cache, stderr=stderr,
+                "--max-iter", "600", *options, cache=cache, stderr=stderr,
             )  # fmt: skip
 
         kept = ("--checkpoint", tmp_path / "kept")

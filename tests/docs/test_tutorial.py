@@ -12,8 +12,6 @@ import pytest
 import scipy.sparse
 
 from mongefit import MongeMap, single_cell
-from mongefit.model_selection import _best
-from mongefit.model_selection._judging import FAMILIES
 
 anndata = pytest.importorskip("anndata")
 pandas = pytest.importorskip("pandas")
@@ -52,13 +50,8 @@ def test_from_the_file_to_the_figure(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "larry.png").stat().st_size > 0
 
 
-@pytest.fixture
-def few_families_to_choose_from(monkeypatch):
-    monkeypatch.setattr(_best, "FAMILIES", FAMILIES[:2])
-
-
 @pytest.mark.filterwarnings("ignore:On held-out pairs the best map has", "ignore:The neighbours")
-def test_from_clones_to_fates(tmp_path, few_families_to_choose_from, monkeypatch, capsys):
+def test_from_clones_to_fates(tmp_path, few_families, monkeypatch, capsys):
     quick = functools.partial(single_cell.cross_validate_fates, n_folds=2)
     monkeypatch.setattr(single_cell, "cross_validate_fates", quick)
     cells = made_up() | {"clone_x": np.arange(60.0), "clone_y": np.arange(60.0)}
@@ -81,7 +74,7 @@ def test_from_clones_to_fates(tmp_path, few_families_to_choose_from, monkeypatch
 
 
 @pytest.mark.filterwarnings("ignore:On held-out pairs the best map has", "ignore:The neighbours")
-def test_three_days_with_genes(tmp_path, few_families_to_choose_from, capsys):
+def test_three_days_with_genes(tmp_path, few_families, capsys):
     rng = np.random.default_rng(0)
     day, side = np.repeat(["2", "4", "6"], 30), np.tile([-1.0, 1.0], 45)
     states = np.column_stack([day.astype(float), side * day.astype(float)])

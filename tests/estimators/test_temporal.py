@@ -187,7 +187,9 @@ def test_conditions_stand_side_by_side():
 def test_flows_are_of_all_legs_or_of_each_time(diffeo):
     clouds = sample()
     model = TemporalMap(**FAST | {"diffeo": diffeo, "max_iter": 1, "many_to_many": True})
-    model.fit(clouds, pairs={(0, 1): rows(4), (0, 2): rows(3)})
+    # Maps over both legs take longest to compile where one flow is at all ends.
+    over_both = {} if diffeo == "shared" else {(0, 2): rows(3)}
+    model.fit(clouds, pairs={(0, 1): rows(4)} | over_both)
     first, second = (leg.map_.cost for leg in model.legs_.values())
     x = np.zeros((1, 2))
     if diffeo == "separate":
@@ -334,7 +336,7 @@ def test_examples_of_docstrings_run(module):
 
 
 def test_training_that_was_cut_off_goes_on_to_the_same_bits(tmp_path):
-    clouds, pairs = sample(), {(0, 1): rows(6), (0, 2): rows(3, 8)}
+    clouds, pairs = sample(), {(0, 1): rows(6), (1, 2): rows(3, 8)}
     options = FAST | {"cost": "icnn", "hidden_layer_sizes": (4,), "max_iter": 25}
     whole = TemporalMap(**options).fit(clouds, pairs=pairs)
 

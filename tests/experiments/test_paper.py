@@ -125,6 +125,10 @@ def test_small_version_from_end_to_end(name, tmp_path):
     # One seed and few steps: what is tested is the road, not the numbers.
     runs = [run for run in experiment.runs() if run.seed == 0]
     runs = [run for run in runs if run.case not in ("spiral", "without cell 2")]
+    # A method that is trained is compiled for every number of pairs: of those that the map is
+    # compared with one is enough.
+    compared = {"coupling", "MLP, Monge gap"}
+    runs = [run for run in runs if run.case != "all traced cells" or run.method not in compared]
     experiment.runs = lambda: runs
     report = reproduce(experiment, tmp_path)
     assert not [result.error for result in report.results if result.outcome is None]

@@ -66,17 +66,17 @@ def test_transport_cost_lies_between_the_exact_one_and_its_entropic_bound(epsilo
     assert -slack <= gap <= eps * np.log(min(C.shape)) + slack
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("epsilon", [0.05, 0.001])
-def test_cold_solves_at_128_points_converge(epsilon, seed):
-    C, a, b, eps = problem(128, 128, uniform=seed % 2 == 0, epsilon=epsilon, seed=seed)
-    dual = solve(C, a, b, eps)
-    assert dual.converged
-    assert dual.iterations < 100
-    # Rounding in C/eps alone moves the marginals by about max(C)/eps · 2e-16.
-    assert dual.error < 1e-11
-    recomputed = DualProblem(C, a, b, eps=eps).marginal_error(dual.f, dual.g)
-    np.testing.assert_allclose(dual.error, recomputed, atol=1e-13)
+def test_cold_solves_at_128_points_converge(epsilon, campaign):
+    for seed in campaign.cases("cold solves at 128 points", short=2, long=20):
+        C, a, b, eps = problem(128, 128, uniform=seed % 2 == 0, epsilon=epsilon, seed=seed)
+        dual = solve(C, a, b, eps)
+        assert dual.converged
+        assert dual.iterations < 100
+        # Rounding in C/eps alone moves the marginals by about max(C)/eps · 2e-16.
+        assert dual.error < 1e-11
+        recomputed = DualProblem(C, a, b, eps=eps).marginal_error(dual.f, dual.g)
+        np.testing.assert_allclose(dual.error, recomputed, atol=1e-13)
 
 
 def test_warm_start_takes_one_or_two_iterations():

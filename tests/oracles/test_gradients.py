@@ -103,7 +103,7 @@ def differences(problem, model, directions):
 
 def with_rate(state, rate):
     return eqx.tree_at(
-        lambda state: state.optimizer.hyperparams["learning_rate"], state, jnp.asarray(rate)
+        lambda state: state.optimizer.hyperparams["learning_rate"], state, jnp.asarray(rate, float)
     )
 
 
