@@ -227,7 +227,7 @@ pairs, weight_key, growth_key
             "There are no held-out clones to judge by: give {pair_key} or pairs.",
             pair_key=Option("pair_key"),
         )
-    labels = target_labels(adata, key, taken[0].times.rows(adata, target=True), exclude)
+    labels = target_labels(adata, key, taken[0].times.rows(adata, target=True), exclude, "key")
     targets = TargetLabels.of(labels, len(labels))
     problems = [_Problem.of(cells, targets, n_folds, size, seed) for cells in taken]
     first = problems[0].held

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._estimators.outcomes import chain_of
-from mongefit.errors import DataError, OptionError, did_you_mean
+from mongefit.errors import DataError, Option, OptionError, Suggestion, wrong_option
 from mongefit.plotting._figures import palette
 from mongefit.single_cell._columns import distinct, listed, obs_labels
 from mongefit.single_cell._model import SingleCellMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from anndata import AnnData
 
 
@@ -39,10 +38,11 @@ def fitted_rows(model: SingleCellMap, adata: AnnData, *, target: bool) -> NDArra
     if np.any(missing := distance > near):
         time = model.times.target if target else model.times.source
         raise DataError(
-            f"{missing.sum()} of the {len(points)} cells of {model.times.key} {time} that were "
-            f"fitted are not among the {len(rows)} here. Give the AnnData of the fit; for other "
-            "cells give it as reference=."
-        )
+            "{missing} of the {count} cells of {key} {time} that were fitted are not among the "
+            "{here} here. Give the AnnData of the fit; for other cells give it as {reference}.",
+            missing=missing.sum(), count=len(points), key=model.times.key, time=time,
+            here=len(rows), reference=Option("reference"),
+        )  # fmt: skip
     return np.asarray(rows[nearest], np.int64)
 
 
@@ -85,16 +85,22 @@ class Labels(NamedTuple):
 
     def kept(self, exclude: str | Iterable[str]) -> NDArray[np.bool_]:
         """Which labels are left without some."""
+        if not isinstance(exclude, Iterable):
+            raise wrong_option("exclude", "a label or a list of labels", exclude)
         wanted = [exclude] if isinstance(exclude, str) else [str(each) for each in exclude]
         for name in wanted:
             if name not in self.names:
                 raise OptionError(
-                    f"exclude names {name!r}, and there is no such label. Labels: "
-                    f"{listed(self.names)}." + did_you_mean(name, self.names)
-                )
+                    "{exclude} names {name!r}, and there is no such label. Labels: {labels}.{hint}",
+                    exclude=Option("exclude"), name=name, labels=listed(self.names),
+                    hint=Suggestion.of("exclude", name, self.names),
+                )  # fmt: skip
         kept = ~np.isin(self.names, wanted)
         if not kept.any():
-            raise OptionError(f"exclude leaves no label: there are {listed(self.names)}.")
+            raise OptionError(
+                "{exclude} leaves no label: there are {labels}. Keep one at least.",
+                exclude=Option("exclude"), labels=listed(self.names),
+            )  # fmt: skip
         return kept
 
 

@@ -162,10 +162,14 @@ def fit(
 
 
 def target_labels(
-    adata: AnnData, key: str, rows: NDArray[np.int64], exclude: str | Iterable[str]
+    adata: AnnData,
+    key: str,
+    rows: NDArray[np.int64],
+    exclude: str | Iterable[str],
+    option: str = "fate_key",
 ) -> NDArray[np.object_]:
     """The labels of some cells, None where they have none or one that is no fate."""
-    labels = Labels.of(adata, key, rows, "fate_key")
+    labels = Labels.of(adata, key, rows, option)
     kept = labels.kept(exclude)
     # The code −1 of an unknown label finds the None at the end.
     names = [name if keep else None for name, keep in zip(labels.names, kept, strict=True)]
