@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._estimators.chosen import MongeMapCV
-from mongefit._validation import check_count
+from mongefit._validation import check_count, check_seed
 from mongefit.errors import DataError, Option, OptionError, Suggestion, wrong_option
+from mongefit.model_selection._folds import check_max_points
 from mongefit.single_cell._average import AveragedMap, average
 from mongefit.single_cell._cells import Cells, take_cells
 from mongefit.single_cell._columns import check_adata, listed
@@ -80,6 +81,8 @@ def fit_fates(
         the labels of held-out clones were predicted, beside class shares, logistic regression and
         nearest pairs; `cross_validate_fates` says how good the whole is.
     """
+    check_max_points(max_cells, "max_cells")
+    check_seed(random_state)
     views = take_views(
         adata, time_key=time_key, source=source, target=target, key=key, exclude=exclude,
         use_rep=use_rep, n_components=n_components, diffusion=diffusion, pair_key=pair_key,
@@ -109,6 +112,7 @@ def take_views(
     **options: Any,
 ) -> Views:
     """Take the cells in every representation before anything is fitted in the first."""
+    check_label_key(key, options["pair_key"])
     taken = [
         take_cells(adata, use_rep=use_rep, **options, **view, many_to_many=True)
         for view in choose_views(adata, use_rep, n_components, diffusion)
@@ -134,6 +138,16 @@ def fit_views(
         )
         maps.append(with_origin(fit_cells(cells, model, views.labels), cells))
     return average(maps) if len(maps) > 1 else AveragedMap(tuple(maps))
+
+
+def check_label_key(key: Any, pair_key: Any) -> None:
+    """Refuse clones for labels."""
+    if key is not None and key == pair_key:
+        raise OptionError(
+            "{key} and {pair_key} are both {name!r}. Give {key} a column with labels of the target "
+            "cells, such as cell types.",
+            key=Option("key"), pair_key=Option("pair_key"), name=key,
+        )  # fmt: skip
 
 
 def choose_views(

@@ -29,7 +29,12 @@ from mongefit.model_selection._labels import (
     true_labels,
 )
 from mongefit.single_cell._cells import Cells, take_cells
-from mongefit.single_cell._fate_fitting import DIFFUSION, N_COMPONENTS, choose_views
+from mongefit.single_cell._fate_fitting import (
+    DIFFUSION,
+    N_COMPONENTS,
+    check_label_key,
+    choose_views,
+)
 from mongefit.single_cell._mapping import target_labels
 
 if TYPE_CHECKING:
@@ -215,12 +220,13 @@ pairs, weight_key, growth_key
         With 1, a progress bar on stderr.
     """
     views = choose_views(adata, use_rep, n_components, diffusion)
+    check_label_key(key, pair_key)
     common = {
         "time_key": time_key, "source": source, "target": target, "use_rep": use_rep,
         "pair_key": pair_key, "pairs": pairs, "weight_key": weight_key, "growth_key": growth_key,
         "many_to_many": True,
     }  # fmt: skip
-    seed, size = check_seed(random_state), check_max_points(max_cells)
+    seed, size = check_seed(random_state), check_max_points(max_cells, "max_cells")
     taken = [take_cells(adata, **common, **view) for view in views]
     if taken[0].known is None:
         raise DataError(

@@ -66,12 +66,15 @@ class Labels(NamedTuple):
         Names are those of these cells and those ``among`` them.
         """
         labels = obs_labels(adata, key, option, rows)
+        _refuse_fractions(adata, key, option)
         present = {label for label in labels if label is not None}
         if not present:
             raise DataError(
-                f"obs[{key!r}] has no label for any of the {len(rows)} cells that it is needed "
-                f"for (first: {adata.obs_names[rows[0]]!r}). Columns: {listed(adata.obs)}."
-            )
+                "obs[{key!r}] has no label for any of the {count} cells that it is needed for "
+                "(first: {first!r}). Name a column by {option} that has. Columns: {columns}.",
+                key=key, count=len(rows), first=str(adata.obs_names[rows[0]]),
+                option=Option(option), columns=listed(adata.obs),
+            )  # fmt: skip
         present.update(among)
         names = [name for name in label_order(adata, key) if name in present]
         number = {name: k for k, name in enumerate(names)}
@@ -91,7 +94,8 @@ class Labels(NamedTuple):
         for name in wanted:
             if name not in self.names:
                 raise OptionError(
-                    "{exclude} names {name!r}, and there is no such label. Labels: {labels}.{hint}",
+                    "{exclude} names {name!r}, and none of these cells has this label. Labels: "
+                    "{labels}.{hint}",
                     exclude=Option("exclude"), name=name, labels=listed(self.names),
                     hint=Suggestion.of("exclude", name, self.names),
                 )  # fmt: skip
@@ -102,6 +106,21 @@ class Labels(NamedTuple):
                 exclude=Option("exclude"), labels=listed(self.names),
             )  # fmt: skip
         return kept
+
+
+def _refuse_fractions(adata: AnnData, key: str, option: str) -> None:
+    """Refuse a column of measurements, each of which would be a label."""
+    column = adata.obs[key]
+    if getattr(column.dtype, "kind", "O") != "f":
+        return
+    values = column.to_numpy(np.float64)
+    values = values[np.isfinite(values)]
+    if np.any(bad := values != np.rint(values)):
+        raise DataError(
+            "obs[{key!r}] holds fractions (first: {first:g}), and labels are needed, such as cell "
+            "types. Name another column by {option}, or make this one categorical.",
+            key=key, first=values[bad][0], option=Option(option),
+        )  # fmt: skip
 
 
 def label_order(adata: AnnData, key: str) -> list[str]:
