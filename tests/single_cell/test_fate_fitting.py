@@ -184,9 +184,9 @@ def test_labels_in_the_report_of_any_fit(adata):
 
 MISTAKES = [
     ({"key": "celltype"}, r"obs\['celltype'\] not found.*cell_type"),
-    ({"exclude": "stm"}, r"Did you mean stem"),
-    ({"exclude": ["stem", "left"]}, r"one label, 'right'"),
-    ({"pair_key": None}, r"no held-out clones .*pair_key"),
+    ({"exclude": "stm"}, r"Did you mean exclude='stem'"),
+    ({"exclude": ["stem", "left"]}, r"one label that is a fate, 'right'"),
+    ({"pair_key": None}, r"learned from clones: give pair_key"),
     ({"n_components": (), "diffusion": None}, r"nothing to fit"),
     ({"n_components": (0,)}, r"n_components must be a whole number >= 1"),
     ({"diffusion": 200}, r"200 diffusion components of 128 cells"),

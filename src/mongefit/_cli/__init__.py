@@ -1,4 +1,4 @@
-"""The command ``mongefit``: fit, select, transform, info, demo, reproduce.
+"""The command ``mongefit``: fit, select, fates, transform, info, demo, reproduce.
 
 Only click is imported here. JAX and the rest of the library are imported by a command once it
 runs, so that help, version and usage errors come at once.
@@ -12,6 +12,7 @@ import click
 
 import mongefit
 from mongefit._cli.demo import demo
+from mongefit._cli.fates import fates
 from mongefit._cli.fit import fit
 from mongefit._cli.info import info
 from mongefit._cli.interrupts import (
@@ -38,7 +39,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    commands=[demo, fit, select, transform, info, reproduce],
+    commands=[demo, fit, select, fates, transform, info, reproduce],
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(mongefit.__version__, prog_name="mongefit")

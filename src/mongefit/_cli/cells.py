@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from mongefit.single_cell._cells import Cells
     from mongefit.single_cell._legs import CellLegs
+    from mongefit.single_cell._representation import Representation
 
 SUFFIX = ".h5ad"
 ALL = "all"
@@ -40,6 +41,10 @@ _OPTIONS: Options = {
     "n_components": ({"type": int}, "h5ad: use the first columns of --use-rep only."),
     "pca": ({"type": int}, "h5ad: compute so many components of X and work in them."),
     "layer": ({"metavar": "NAME"}, "h5ad: layer to take for X."),
+    "diffusion": (
+        {"type": int, "metavar": "NUMBER"},
+        "h5ad: work in so many diffusion components of the cells; see also fates.",
+    ),
     "weight_key": (_COLUMN, "h5ad: column of obs with weights."),
     "growth_key": (
         _COLUMN,
@@ -162,7 +167,7 @@ def several_times(text: str | None) -> Any:
 @contextlib.contextmanager
 def _open_cells(path: str, pairs: str | None) -> Iterator[tuple[AnnData, DataFrame | None]]:
     """An .h5ad file and the pairs of its cells in a table."""
-    table = None if pairs is None else _read_named_pairs(pairs)
+    table = None if pairs is None else read_named_pairs(pairs)
     # Backed, because X may be large and often is not needed.
     adata = read_cells(path, backed=True)
     try:
@@ -173,9 +178,7 @@ def _open_cells(path: str, pairs: str | None) -> Iterator[tuple[AnnData, DataFra
 
 def say_cells(console: Console, cells: Cells, path: str) -> None:
     """Say which cells were taken."""
-    times, representation = cells.times, cells.representation
-    kind = "component" if representation.pca is not None else "column"
-    columns = f"{count(cells.x.shape[1], kind)} of {representation.where} ({path})"
+    times, columns = cells.times, _columns(cells.representation, cells.x.shape[1], path)
     console.say(f"Source: {count(len(cells.x), 'cell')} of {times.key} {times.source}, {columns}")
     console.say(f"Target: {count(len(cells.y), 'cell')} of {times.key} {times.target}")
 
@@ -184,9 +187,8 @@ def say_legs(console: Console, cells: CellLegs, path: str) -> None:
     """Say which cells of which times and batches were taken, and what is known of each leg."""
     import numpy as np
 
-    times, representation = cells.times, cells.representation
-    kind = "component" if representation.pca is not None else "column"
-    columns = f"{count(cells.clouds[0][0].shape[1], kind)} of {representation.where} ({path})"
+    times = cells.times
+    columns = _columns(cells.representation, cells.clouds[0][0].shape[1], path)
     console.say(f"Times: {times.key} {', '.join(times.values)}, {columns}")
     if cells.batch_key is not None:
         names = ", ".join(cells.batches)
@@ -199,6 +201,14 @@ def say_legs(console: Console, cells: CellLegs, path: str) -> None:
         console.say(f"Known {leg_title(name)}: {seen}{count(len(pairs), 'pair')}")
     for name, (source, _) in cells.given["groups"].items():
         console.say(f"Groups {leg_title(name)}: {', '.join(sorted(set(source) - {None}))}")
+
+
+def _columns(representation: Representation, size: int, path: str) -> str:
+    """What a cell is to the map, in words."""
+    kind = "column" if representation.pca is None else "component"
+    if representation.diffusion is not None:
+        kind = "diffusion component"
+    return f"{count(size, kind)} of {representation.where} ({path})"
 
 
 def leg_title(name: Any) -> str:
@@ -226,7 +236,8 @@ def read_cells(path: str, *, backed: bool = False) -> AnnData:
         ) from error
 
 
-def _read_named_pairs(path: str) -> DataFrame:
+def read_named_pairs(path: str) -> DataFrame:
+    """Pairs of cells by their names, out of a table."""
     import pandas as pd
 
     from mongefit._io import require_file

@@ -57,10 +57,14 @@ class Console:
         if not self._as_json:
             _print(text)
 
-    def item(self, name: str, text: str) -> None:
-        """A result for people with its name, as an entry of a list."""
+    def paragraph(self, text: str) -> None:
+        """A result for people in sentences, broken into lines."""
+        self.say(click.wrap_text(text, shutil.get_terminal_size().columns))
+
+    def item(self, name: str, text: str, *, room: int = 15) -> None:
+        """A result for people with its name, which has some room, as an entry of a list."""
         width = shutil.get_terminal_size().columns
-        self.say(click.wrap_text(text, width, f"  {name:<15} ", " " * 18))
+        self.say(click.wrap_text(text, width, f"  {name:<{room}} ", " " * (room + 3)))
 
     def result(self, /, **values: Any) -> None:
         """The result for programs."""

@@ -22,7 +22,7 @@ def info(console: Console, model: str, cost: bool) -> None:
     """Say what a MODEL file holds."""
     from safetensors import safe_open
 
-    from mongefit._storage.models import read_header
+    from mongefit._storage.models import BUNDLE, read_header
     from mongefit.errors import ModelFileError
 
     header = read_header(model)
@@ -37,15 +37,29 @@ def info(console: Console, model: str, cost: bool) -> None:
     console.say(model)
     for name, text in lines.items():
         console.item(name, text)
-    learned = _explain(console, model) if cost else {}
+    learned = {}
+    if cost:
+        learned = _explain(console, model, averaged=header["estimator"] == BUNDLE)
     console.result(**{"model": model, "final_loss": final_loss, **header, **learned})
 
 
-def _explain(console: Console, model: str) -> dict[str, Any]:
+def _explain(console: Console, model: str, *, averaged: bool) -> dict[str, Any]:
     from mongefit._storage.models import load
+
+    if not averaged:
+        return {"learned_cost": _explain_one(console, load(model))}
+    from mongefit.single_cell import load as load_cells
+
+    found = []
+    for number, each in enumerate(load_cells(model).maps, 1):
+        console.say(f"\nmap {number}: {each.representation.text(each.model.n_features_in_)}")
+        found.append(_explain_one(console, each.model))
+    return {"learned_costs": found}
+
+
+def _explain_one(console: Console, fitted: Any) -> dict[str, Any]:
     from mongefit.explain import explain_cost
 
-    fitted = load(model)
     # The legs of a TemporalMap have one cost.
     found = explain_cost(next(iter(fitted.legs_.values())) if hasattr(fitted, "legs_") else fitted)
     console.say(f"\n{found}")
@@ -56,19 +70,16 @@ def _explain(console: Console, model: str) -> dict[str, Any]:
             found.curvature, found.motion, found.asymmetry, found.directions, strict=True
         )
     ]
-    learned = {"mean_asymmetry": found.mean_asymmetry, "directions": directions}
-    return {"learned_cost": shares | learned}
+    return shares | {"mean_asymmetry": found.mean_asymmetry, "directions": directions}
 
 
 def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str]:
     lines = {}
+    if header["estimator"] == "AveragedMap":
+        return _describe_average(header)
     if "single_cell" in header:
         cells = header["single_cell"]
-        where = f" (components of {len(cells['genes'])} genes)" if "genes" in cells else ""
-        several = " to ".join(cells.get("times", [cells["source"], cells["target"]]))
-        name = "X" if "layer" not in cells else f"the layer {cells['layer']}"
-        kind = name if cells["use_rep"] == "X" else cells["use_rep"]
-        lines["cells"] = f"{cells['key']} {several}, in {kind}{where}"
+        lines["cells"] = ", in ".join(_cells(cells))
         if cells.get("batches"):
             lines["batches"] = f"{', '.join(cells['batches'])} (obs: {cells['batch_key']})"
         kinds = {"weight_key": "", "growth_key": " as growth rates"}
@@ -119,6 +130,33 @@ def _describe(header: dict[str, Any], final_loss: float | None) -> dict[str, str
         "written by": f"mongefit {header['mongefit']}, jax {header['versions']['jax']}",
         "options": _settings(options),
     }
+
+
+def _cells(cells: dict[str, Any]) -> tuple[str, str]:
+    """Which cells a map goes between, and where its coordinates come from."""
+    where = f" (components of {len(cells['genes'])} genes)" if "genes" in cells else ""
+    several = " to ".join(cells.get("times", [cells["source"], cells["target"]]))
+    name = "X" if "layer" not in cells else f"the layer {cells['layer']}"
+    kind = name if cells["use_rep"] == "X" else cells["use_rep"]
+    if "diffusion" in cells:
+        kind = f"{count(cells['diffusion'], 'diffusion component')} of {kind}"
+    return f"{cells['key']} {several}", f"{kind}{where}"
+
+
+def _describe_average(header: dict[str, Any]) -> dict[str, str]:
+    """Several maps between the same cells: what they share, and a line or two for each."""
+    parts = [_describe(part, None) for part in header["parts"]]
+    first = parts[0]
+    lines = {"average": count(len(parts), "map")}
+    lines["cells"] = _cells(header["parts"][0]["single_cell"])[0]
+    lines |= {name: first[name] for name in ("points", "batches", "weights") if name in first}
+    for number, (part, whole) in enumerate(zip(parts, header["parts"], strict=True), 1):
+        where = _cells(whole["single_cell"])[1]
+        if "diffusion" not in whole["single_cell"]:
+            where = f"{count(int(part['features']), 'feature')} of {where}"
+        told = [f"{name} {part[name]}" for name in ("cost", "flows", "epsilon", "trained")]
+        lines[f"map {number}"] = f"{where}; {'; '.join(told)}"
+    return lines | {"written by": first["written by"]}
 
 
 def _settings(values: dict[str, Any]) -> str:

@@ -213,18 +213,23 @@ def check_training_options(training: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_output(
-    path: str, *, force: bool, inputs: Iterable[str | None], suffixes: Sequence[str] | None = None
+    path: str,
+    *,
+    force: bool,
+    inputs: Iterable[str | None],
+    suffixes: Sequence[str] | None = None,
+    flag: str = "-o",
 ) -> None:
     """Check that a file can be written and is none of the inputs."""
     from mongefit._io import check_writable
 
     for name in inputs:
         if name is not None and os.path.realpath(name) == os.path.realpath(path):
-            raise click.UsageError(f"-o {path} is also an input. Choose another name.")
+            raise click.UsageError(f"{flag} {path} is also an input. Choose another name.")
     try:
         check_writable(path, overwrite=force, suffixes=suffixes)
     except ValueError as error:
-        raise click.UsageError(f"-o {error}") from error
+        raise click.UsageError(f"{flag} {error}") from error
 
 
 def check_folder(folder: str, names: Iterable[str], *, force: bool) -> dict[str, str]:

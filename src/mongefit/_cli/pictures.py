@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +13,16 @@ from mongefit._cli.console import Console
 from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.monge_map import MongeMap
 from mongefit._runtime import double_precision
+from mongefit.errors import DataError, OptionError
 from mongefit.metrics import Table
 from mongefit.plotting import plot_choice, plot_convex, plot_history, plot_map, save_figure
 
 if TYPE_CHECKING:
+    from anndata import AnnData
     from matplotlib.axes import Axes
+
+    from mongefit.single_cell import FateValidation
+    from mongefit.single_cell._average import CellMap
 
 Points = NDArray[np.float64]
 
@@ -127,3 +132,63 @@ def _plot_line(z: Points, h: Points, used: Points) -> Axes:
     ax.set_ylabel("cost $h(z)$")
     ax.legend(frameon=False)
     return ax
+
+
+def draw_fates(
+    console: Console,
+    paths: Mapping[str, str],
+    model: CellMap,
+    adata: AnnData,
+    reference: AnnData | None,
+    options: dict[str, Any],
+    key_added: str,
+    found: FateValidation | None,
+) -> None:
+    """Draw fates, transitions between labels, and how well fates are calibrated, if that is known.
+
+    ``options`` are those of `transition_table`; the cells of the fit are in ``reference`` where it
+    is given. What cannot be drawn is told.
+    """
+    from mongefit import single_cell
+    from mongefit.plotting import plot_calibration
+
+    def fates() -> Axes:
+        shown, basis = _plane_of(model, adata)
+        return single_cell.plot_fates(shown, basis=basis, key_added=key_added)
+
+    def transitions() -> Axes:
+        labelled = adata if reference is None else reference
+        return single_cell.plot_transitions(
+            single_cell.transition_table(model, labelled, **options)
+        )
+
+    pictures: dict[str, Callable[[], Axes]] = {"fates.png": fates, "transitions.png": transitions}
+    if found is not None:
+        p, truth, weight = found.probability["fates"], found.truth, found.weight
+        pictures["calibration.png"] = lambda: plot_calibration(p, truth, weight=weight)
+    for name, draw_one in pictures.items():
+        try:
+            save_figure(draw_one(), paths[name])
+        except (DataError, OptionError) as error:
+            console.warn(f"{name} was not drawn: {error}")
+        else:
+            console.written.append(paths[name])
+
+
+def _plane_of(model: CellMap, adata: AnnData) -> tuple[AnnData, str]:
+    """What to draw cells in: a UMAP if there is one, else what the map works in."""
+    if "X_umap" in adata.obsm:
+        return adata, "X_umap"
+    first = model.maps[0]
+    name = first.representation.name
+    if name != "X":
+        return adata, name
+    import anndata
+
+    obsm = {key: adata.obsm[key] for key in adata.obsm}
+    shown = anndata.AnnData(obs=adata.obs, obsm=obsm, uns=dict(adata.uns))
+    rows = [first.times.rows(adata, target=False), first.times.rows(adata, target=True)]
+    some = np.concatenate(rows)
+    shown.obsm[name] = np.full((adata.n_obs, 2), np.nan)
+    shown.obsm[name][some] = first.representation.of(adata, some)[:, :2]
+    return shown, name

@@ -76,6 +76,11 @@ def select(
                 f"select is for two times and no batches: leave out {flag_of(name)}. mongefit fit "
                 "takes it, and chooses settings too."
             )
+    if cells["diffusion"] is not None:
+        raise click.UsageError(
+            "select does not work in diffusion components: leave out --diffusion. mongefit fit "
+            "takes it, and mongefit fates chooses maps in several kinds of coordinates."
+        )
     check_clouds(source, None, cells, pairs=pairs)
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint FOLDER, to go on from.")

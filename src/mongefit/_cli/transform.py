@@ -55,11 +55,18 @@ def transform(
     check_output(output, force=force, inputs=(model, points), suffixes=suffixes)
     if cells:
         start_jax(console)
+        from mongefit.single_cell import SingleCellMap, transport
         from mongefit.single_cell import load as load_cells
-        from mongefit.single_cell import transport
 
         key = "mongefit" if key_added is None else key_added
-        fitted, adata = load_cells(model), read_cells(points)
+        fitted = load_cells(model)
+        if not isinstance(fitted, SingleCellMap):
+            raise DataError(
+                f"{model} holds an average of {len(fitted.maps)} maps, each in coordinates of its "
+                "own, so that a cell has no one place to go to. Where cells go is told by their "
+                f"fates: mongefit fates {points} --from {model} --key COLUMN -o {output}"
+            )
+        adata = read_cells(points)
         with interruptible():
             transport(fitted, adata, source=source, target=target, key_added=key, inverse=inverse)
         with tables.atomic_file(output, overwrite=force) as stream:

@@ -104,8 +104,8 @@ def load_with_cells(
     header, tensors = _read(path)
     if header.get("estimator") == BUNDLE:
         raise ModelFileError(
-            f"{os.fspath(path)} holds an average of maps between cells. "
-            "mongefit.single_cell.load reads it."
+            f"{os.fspath(path)} holds an average of maps between cells, and no one map of points. "
+            "mongefit.single_cell.load reads it, and so does the command 'mongefit fates --from'."
         )
     try:
         with double_precision():

@@ -156,9 +156,9 @@ def warn_of_few(known: Known) -> None:
         )
 
 
-def check_max_points(max_points: Any) -> int | None:
+def check_max_points(max_points: Any, name: str = "max_points") -> int | None:
     """A number of points of each cloud, or None for all."""
-    return None if max_points is None else check_count(max_points, "max_points", minimum=2)
+    return None if max_points is None else check_count(max_points, name, minimum=2)
 
 
 def _draw(

@@ -163,6 +163,9 @@ def _logistic(x: Points, code: Any, weight: Any, size: int, share: Any, C: float
 
 
 def _nearest(x: Points, code: Any, weight: Any, size: int, share: Any, count: float) -> Predictor:
+    if not len(x):
+        return _constant(share)
+
     def predict(points: Points) -> Points:
         nearest = np.argsort(distances(points, x), axis=1)[:, : int(count)]
         found = np.zeros((len(points), size))

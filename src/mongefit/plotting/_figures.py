@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mongefit._io import StrPath, atomic_write
 from mongefit._validation import check_choice, check_positive
-from mongefit.errors import DataError, OptionError
+from mongefit.errors import DataError, OptionError, wrong_option
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -195,6 +195,16 @@ def new_axes(
     more = max(0.0, legend_height(labels, _SHARE * width) - 0.5)
     figure = Figure(figsize=(width, height + more), layout="constrained")
     return figure.add_subplot(projection=projection)
+
+
+def check_axes(ax: Any) -> Axes:
+    """Refuse what cannot be drawn on, such as the array that subplots gives."""
+    from matplotlib.axes import Axes
+
+    if isinstance(ax, Axes):
+        return ax
+    hint = " Give one of them, as in axes[0]." if isinstance(ax, np.ndarray) else ""
+    raise wrong_option("ax", "Axes of Matplotlib", type(ax).__name__, hint=hint)
 
 
 def _figure_of(ax: Axes) -> Figure:

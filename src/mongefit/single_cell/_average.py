@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mongefit._estimators.ensemble import EnsembleMap
+from mongefit._estimators.outcomes import chain_of
+from mongefit._estimators.temporal import TemporalMap
 from mongefit._storage import read_bundle, save_bundle
-from mongefit.errors import DataError, OptionError
+from mongefit.errors import DataError, OptionError, wrong_option
 from mongefit.metrics import Table
 from mongefit.single_cell._columns import Times, check_adata
-from mongefit.single_cell._model import SingleCellMap, load_map
+from mongefit.single_cell._model import SingleCellMap, hint_of_model, load_map
 
 if TYPE_CHECKING:
     from mongefit._io import StrPath
@@ -96,14 +99,18 @@ def average(maps: Sequence[CellMap]) -> AveragedMap:
     maps
         What `fit`, `load` or `average` gave, all between the same times of the same cells.
     """
-    if isinstance(maps, CellMap) or not isinstance(maps, Sequence) or len(maps) < 2:
-        raise OptionError(f"average needs a list of two maps or more, got {maps!r}.")
+    if isinstance(maps, CellMap | str) or not isinstance(maps, Sequence) or len(maps) < 2:
+        several = isinstance(maps, list | tuple)
+        told = f"a list of {len(maps)}" if several else f"a {type(maps).__name__}"
+        raise OptionError(
+            f"average needs a list of two maps or more, as in average([one, other]), got {told}."
+        )
     found: list[SingleCellMap] = []
     for each in maps:
         if not isinstance(each, CellMap):
             raise OptionError(
                 "average takes what mongefit.single_cell.fit and mongefit.single_cell.load give, "
-                f"got {type(each).__name__}."
+                f"got {type(each).__name__}.{hint_of_model(each)}"
             )
         found.extend(each.maps)
     first = found[0]
@@ -115,9 +122,29 @@ def average(maps: Sequence[CellMap]) -> AveragedMap:
         ):
             raise DataError(
                 f"These maps go between different cells: one {first.times.text}, another "
-                f"{each.times.text}."
+                f"{each.times.text}. Fit both between the same times."
+            )
+        if not _same_cells(first, each):
+            raise DataError(
+                f"These maps {first.times.text} were fitted to different cells, or to the same in "
+                "another order. Fit both to the same AnnData."
             )
     return AveragedMap(tuple(found))
+
+
+def _same_cells(one: SingleCellMap, other: SingleCellMap) -> bool:
+    """Whether two maps were fitted to the same cells, as far as they know."""
+    marks = [each.representation.fingerprint for each in (one, other)]
+    names = [mark.cells for mark in marks if mark is not None]
+    if len(names) == 2 and names[0] != names[1]:
+        return False
+    sizes = [
+        [(len(leg.x), len(leg.y)) for step in chain_of(each.model) for leg in step]
+        for each in (one, other)
+        # Members of an ensemble were fitted to parts of the cells.
+        if not isinstance(each.model, TemporalMap | EnsembleMap)
+    ]
+    return len(sizes) < 2 or sizes[0] == sizes[1]
 
 
 def check_cell_map(model: Any, adata: Any) -> None:
@@ -125,7 +152,7 @@ def check_cell_map(model: Any, adata: Any) -> None:
     if not isinstance(model, CellMap):
         raise OptionError(
             "model must be what mongefit.single_cell.fit, load or average gives, got "
-            f"{type(model).__name__}."
+            f"{type(model).__name__}.{hint_of_model(model)}"
         )
     check_adata(adata)
 
@@ -136,7 +163,8 @@ def load(path: StrPath, *, classes: Sequence[type] = ()) -> SingleCellMap | Aver
     ``classes`` are those of your own that the model holds, as for `mongefit.load`. It raises a
     `ModelFileError` if the file cannot be read, or holds a model of plain arrays.
     """
-
+    if not isinstance(path, str | os.PathLike):
+        raise wrong_option("path", "the name of a model file", type(path).__name__)
     files = read_bundle(path)
     if files is None:
         return load_map(path, classes=classes)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mongefit.errors import DataError, Option, OptionError, did_you_mean, noted_warnings, warn_user
+from mongefit.errors import (
+    DataError,
+    Option,
+    OptionError,
+    did_you_mean,
+    noted_warnings,
+    warn_user,
+    wrong_option,
+)
 from mongefit.single_cell._clones import Clones, KnownPairs
 from mongefit.single_cell._columns import (
     Times,
@@ -229,7 +237,12 @@ def require_unique_names(adata: AnnData, rows: NDArray[np.int64]) -> None:
 def names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
     import pandas as pd
 
-    frame = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(list(pairs))
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        hint = " Read the file with pandas.read_csv." if isinstance(pairs, str) else ""
+        raise wrong_option(
+            "pairs", "a DataFrame or a list of (source, target) names of cells", pairs, hint=hint
+        )
+    frame = pairs if isinstance(pairs, pd.DataFrame) else pd.DataFrame(_as_rows(pairs))
     columns = list(frame.columns)
     if columns == [0, 1, 2]:
         columns[2] = "weight"
@@ -247,6 +260,16 @@ def names_and_weights(pairs: Any) -> tuple[NDArray[np.object_], NDArray[np.float
     except ValueError as error:
         raise DataError(f"The weights of pairs must be numbers: {error}.") from error
     return names.astype(str).to_numpy(dtype=object), weight
+
+
+def _as_rows(pairs: Iterable[Any]) -> list[Any]:
+    rows = list(pairs)
+    if rows and isinstance(rows[0], str):
+        raise DataError(
+            f"pairs must hold two names in each row, and its first is {rows[0]!r}. A single pair "
+            "is a list of one: [('a', 'b')]."
+        )
+    return rows
 
 
 def _find(

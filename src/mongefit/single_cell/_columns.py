@@ -41,11 +41,11 @@ def import_anndata() -> Any:
     return anndata
 
 
-def check_adata(adata: Any) -> None:
+def check_adata(adata: Any, name: str = "adata") -> None:
     """Refuse what is no AnnData."""
     if not isinstance(adata, import_anndata().AnnData):
         hint = " Read the file with anndata.read_h5ad." if isinstance(adata, str) else ""
-        raise OptionError(f"adata must be an AnnData, got {type(adata).__name__}.{hint}")
+        raise OptionError(f"{name} must be an AnnData, got {type(adata).__name__}.{hint}")
 
 
 def check_name(key_added: Any) -> None:

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._validation import check_choice, check_count
-from mongefit.errors import DataError, OptionError, Suggestion, did_you_mean, warn_user
+from mongefit.errors import (
+    DataError,
+    OptionError,
+    Suggestion,
+    did_you_mean,
+    warn_user,
+    wrong_option,
+)
 from mongefit.single_cell._association import associate, basis, false_discovery
 from mongefit.single_cell._average import CellMap, check_cell_map
 from mongefit.single_cell._columns import check_name, distinct, listed, obs_column
@@ -212,6 +219,8 @@ def _fate_of_cells(
 
 def _design(adata: AnnData, covariates: str | Iterable[str], rows: NDArray[np.int64]) -> Array:
     """An orthonormal basis of the covariates of some cells and a constant, [n, k]."""
+    if not isinstance(covariates, Iterable):
+        raise wrong_option("covariates", "a column of obs or a list of some", covariates)
     names = [covariates] if isinstance(covariates, str) else list(covariates)
     parts = [part for name in names for part in _covariate(adata, name, rows)]
     return basis(np.column_stack([np.ones(len(rows)), *parts]))

@@ -29,9 +29,8 @@ from mongefit.model_selection._labels import (
     mixed,
     true_labels,
 )
-from mongefit.single_cell._cells import Cells, take_cells
-from mongefit.single_cell._fate_fitting import DIFFUSION, N_COMPONENTS, choose_views, require_pairs
-from mongefit.single_cell._mapping import target_labels
+from mongefit.single_cell._cells import Cells
+from mongefit.single_cell._fate_fitting import DIFFUSION, N_COMPONENTS, take_views
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -215,16 +214,12 @@ pairs, weight_key, growth_key
     verbose
         With 1, a progress bar on stderr.
     """
-    require_pairs(pair_key, pairs)
-    views = choose_views(adata, use_rep, n_components, diffusion)
-    common = {
-        "time_key": time_key, "source": source, "target": target, "use_rep": use_rep,
-        "pair_key": pair_key, "pairs": pairs, "weight_key": weight_key, "growth_key": growth_key,
-        "many_to_many": True,
-    }  # fmt: skip
-    seed, size = check_seed(random_state), check_max_points(max_cells)
-    taken = [take_cells(adata, **common, **view) for view in views]
-    labels = target_labels(adata, key, taken[0].times.rows(adata, target=True), exclude)
+    seed, size = check_seed(random_state), check_max_points(max_cells, "max_cells")
+    taken, labels = take_views(
+        adata, time_key=time_key, source=source, target=target, key=key, exclude=exclude,
+        use_rep=use_rep, n_components=n_components, diffusion=diffusion, pair_key=pair_key,
+        pairs=pairs, weight_key=weight_key, growth_key=growth_key,
+    )  # fmt: skip
     targets = TargetLabels.of(labels, len(labels))
     problems = [_Problem.of(cells, targets, n_folds, size, seed) for cells in taken]
     first = problems[0].held

@@ -128,7 +128,7 @@ def _write(
     check_name(key_added)
     level = check_level(level)
     if reference is not None:
-        check_adata(reference)
+        check_adata(reference, "reference")
     labelled = adata if reference is None else reference
     ways = model.each_batch(source, target)
     parts = parts_with_cells(ways, adata, target=reverse)

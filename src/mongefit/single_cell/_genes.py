@@ -53,7 +53,16 @@ def pull_back_genes(
 
     check_model(model, adata)
     genes, loadings = _loadings(model, adata)
-    moves = np.atleast_2d(np.asarray(displacement, dtype=np.float64))
+    try:
+        moves = np.atleast_2d(np.asarray(displacement, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"displacement must hold numbers: {error}.") from error
+    if not np.all(np.isfinite(moves)):
+        raise DataError(
+            f"displacement is NaN or infinite in {np.sum(~np.isfinite(moves).all(axis=-1))} of "
+            f"{len(moves)} rows. transport leaves NaN at cells of other times: take the rows of "
+            "the source."
+        )
     if moves.ndim != 2 or moves.shape[1] != loadings.shape[1]:
         raise DataError(
             f"displacement has the shape {np.shape(displacement)}; the model has "

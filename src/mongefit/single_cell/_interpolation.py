@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.ways import Way
+from mongefit._validation import check_switch
 from mongefit.errors import DataError, OptionError, warn_user
 from mongefit.single_cell._columns import Times, grown_weights, import_anndata, obs_weights
 from mongefit.single_cell._model import SingleCellMap, check_model
@@ -65,6 +66,7 @@ def interpolate(
           not there. Without loadings X is empty.
     """
     check_model(model, adata)
+    check_switch(inverse, "inverse")
     source, target = _ends(model.times, at, source, target, inverse=inverse)
     parts = parts_with_cells(model.each_batch(source, target), adata, target=inverse)
     points, columns = [], []
@@ -91,7 +93,7 @@ def _ends(times: Times, at: Any, source: Any, target: Any, *, inverse: bool) -> 
     if not all(isinstance(label, Real) for label in labels):
         raise OptionError(
             "Only between times that are numbers can be interpolated; this model goes "
-            f"{times.text}."
+            f"{times.text}. Write numbers into obs[{times.key!r}] and fit again."
         )
     if isinstance(at, bool) or not isinstance(at, Real) or not labels[0] <= at <= labels[-1]:
         raise OptionError(f"at must be a time from {labels[0]} to {labels[-1]}, got {at!r}.")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._estimators.outcomes import chain_of
-from mongefit.errors import DataError, OptionError, did_you_mean
+from mongefit.errors import DataError, Option, OptionError, Suggestion, wrong_option
 from mongefit.plotting._figures import palette
 from mongefit.single_cell._columns import distinct, listed, obs_labels
 from mongefit.single_cell._model import SingleCellMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from anndata import AnnData
 
 
@@ -39,10 +38,11 @@ def fitted_rows(model: SingleCellMap, adata: AnnData, *, target: bool) -> NDArra
     if np.any(missing := distance > near):
         time = model.times.target if target else model.times.source
         raise DataError(
-            f"{missing.sum()} of the {len(points)} cells of {model.times.key} {time} that were "
-            f"fitted are not among the {len(rows)} here. Give the AnnData of the fit; for other "
-            "cells give it as reference=."
-        )
+            "{missing} of the {count} cells of {key} {time} that were fitted are not among the "
+            "{here} here. Give the AnnData of the fit; for other cells give it as {reference}.",
+            missing=missing.sum(), count=len(points), key=model.times.key, time=time,
+            here=len(rows), reference=Option("reference"),
+        )  # fmt: skip
     return np.asarray(rows[nearest], np.int64)
 
 
@@ -70,12 +70,15 @@ class Labels(NamedTuple):
         Names are those of these cells and those ``among`` them.
         """
         labels = obs_labels(adata, key, option, rows)
+        _refuse_fractions(adata, key, option)
         present = {label for label in labels if label is not None}
         if not present:
             raise DataError(
-                f"obs[{key!r}] has no label for any of the {len(rows)} cells that it is needed "
-                f"for (first: {adata.obs_names[rows[0]]!r}). Columns: {listed(adata.obs)}."
-            )
+                "obs[{key!r}] has no label for any of the {count} cells that it is needed for "
+                "(first: {first!r}). Name a column by {option} that has. Columns: {columns}.",
+                key=key, count=len(rows), first=str(adata.obs_names[rows[0]]),
+                option=Option(option), columns=listed(adata.obs),
+            )  # fmt: skip
         present.update(among)
         column = tuple(label_order(adata, key))
         names = [name for name in column if name in present]
@@ -90,17 +93,39 @@ class Labels(NamedTuple):
 
     def kept(self, exclude: str | Iterable[str]) -> NDArray[np.bool_]:
         """Which labels are left without some."""
+        if not isinstance(exclude, Iterable):
+            raise wrong_option("exclude", "a label or a list of labels", exclude)
         wanted = [exclude] if isinstance(exclude, str) else [str(each) for each in exclude]
         for name in wanted:
             if name not in self.column:
                 raise OptionError(
-                    f"exclude names {name!r}, and there is no such label. Labels: "
-                    f"{listed(self.column)}." + did_you_mean(name, self.column)
-                )
+                    "{exclude} names {name!r}, and there is no such label. Labels: "
+                    "{labels}.{hint}",
+                    exclude=Option("exclude"), name=name, labels=listed(self.column),
+                    hint=Suggestion.of("exclude", name, self.column),
+                )  # fmt: skip
         kept = ~np.isin(self.names, wanted)
         if not kept.any():
-            raise OptionError(f"exclude leaves no label: there are {listed(self.names)}.")
+            raise OptionError(
+                "{exclude} leaves no label: there are {labels}. Keep one at least.",
+                exclude=Option("exclude"), labels=listed(self.names),
+            )  # fmt: skip
         return kept
+
+
+def _refuse_fractions(adata: AnnData, key: str, option: str) -> None:
+    """Refuse a column of measurements, each of which would be a label."""
+    column = adata.obs[key]
+    if getattr(column.dtype, "kind", "O") != "f":
+        return
+    values = column.to_numpy(np.float64)
+    values = values[np.isfinite(values)]
+    if np.any(bad := values != np.rint(values)):
+        raise DataError(
+            "obs[{key!r}] holds fractions (first: {first:g}), and labels are needed, such as cell "
+            "types. Name another column by {option}, or make this one categorical.",
+            key=key, first=values[bad][0], option=Option(option),
+        )  # fmt: skip
 
 
 def label_order(adata: AnnData, key: str) -> list[str]:

@@ -131,6 +131,14 @@ def fit(
         raise OptionError(
             "model must be a MongeMap, a MongeMapCV or an EnsembleMap, or a TemporalMap for "
             f"several times, got {type(model).__name__}."
+            + (f" Give one with options: {model.__name__}()." if isinstance(model, type) else "")
+        )
+    judges = isinstance(model, MongeMapCV) and model.scoring == "fate"
+    if fate_key is None and (judges or exclude != ()):
+        what = "scoring='fate' judges by labels" if judges else "exclude names labels"
+        raise OptionError(
+            f"{what} of the target cells, and it is not said where these are. Give fate_key, the "
+            "name of a column of obs."
         )
     chosen = choose_times(adata, time_key, source, target, times)
     several = True
@@ -162,13 +170,23 @@ def fit(
 
 
 def target_labels(
-    adata: AnnData, key: str, rows: NDArray[np.int64], exclude: str | Iterable[str]
+    adata: AnnData,
+    key: str,
+    rows: NDArray[np.int64],
+    exclude: str | Iterable[str],
+    option: str = "fate_key",
 ) -> NDArray[np.object_]:
     """The labels of some cells, None where they have none or one that is no fate."""
-    labels = Labels.of(adata, key, rows, "fate_key")
+    labels = Labels.of(adata, key, rows, option)
     kept = labels.kept(exclude)
     # The code −1 of an unknown label finds the None at the end.
     names = [name if keep else None for name, keep in zip(labels.names, kept, strict=True)]
+    if kept.sum() < 2:
+        raise DataError(
+            "obs[{key!r}] has one label that is a fate, {name!r}, among the target cells: there "
+            "is nothing to tell apart. Name another column by {option}, or exclude fewer labels.",
+            key=key, name=labels.names[int(np.argmax(kept))], option=Option(option),
+        )  # fmt: skip
     return np.array([*names, None], object)[labels.codes]
 
 

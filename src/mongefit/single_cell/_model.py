@@ -18,7 +18,7 @@ from mongefit._storage import Section, load_with_cells, save
 from mongefit.errors import DataError, ModelFileError, OptionError, did_you_mean
 from mongefit.metrics import Table
 from mongefit.single_cell._cells import Cells
-from mongefit.single_cell._columns import Times, canonical, check_adata
+from mongefit.single_cell._columns import Times, canonical, check_adata, import_anndata
 from mongefit.single_cell._legs import CellLegs, leg_name
 from mongefit.single_cell._representation import Representation
 
@@ -291,7 +291,7 @@ def _texts(values: Any) -> list[str]:
 def check_model(model: Any, adata: Any) -> SingleCellMap:
     """The model, unless it does not know its representation; what is no AnnData is refused too."""
     if not isinstance(model, SingleCellMap):
-        hint = ""
+        hint = hint_of_model(model)
         if isinstance(getattr(model, "maps", None), tuple):
             hint = " An average has several coordinates: take one of its maps, average.maps[0]."
         raise OptionError(
@@ -300,3 +300,14 @@ def check_model(model: Any, adata: Any) -> SingleCellMap:
         )
     check_adata(adata)
     return model
+
+
+def hint_of_model(model: Any) -> str:
+    """What was probably meant by something that is no model of cells."""
+    if isinstance(model, str | os.PathLike):
+        return " Read the file with mongefit.single_cell.load."
+    if isinstance(model, import_anndata().AnnData):
+        return " The model comes first, then the AnnData."
+    if hasattr(model, "fit"):
+        return " Fit it to cells: mongefit.single_cell.fit(adata, …, model=…)."
+    return ""

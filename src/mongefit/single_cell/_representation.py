@@ -190,7 +190,7 @@ class Representation:
             return found
         if found.shape[1] < self.n_components:
             raise DataError(
-                "{where} has {count} columns; {option} needs as many.",
+                "{where} has {count} columns; {option} needs as many. Ask for fewer.",
                 where=self.where, count=found.shape[1],
                 option=Option("n_components", self.n_components),
             )  # fmt: skip
@@ -284,6 +284,8 @@ def _choose_columns(
         check_count(n_components, "n_components", minimum=1)
     if not isinstance(layer, str | None):
         raise wrong_option("layer", "the name of one layer", layer)
+    if not isinstance(use_rep, str | None):
+        raise wrong_option("use_rep", "the name of one array of obsm, or 'X'", use_rep)
     if layer is not None and pca is None and use_rep != "X":
         raise OptionError(
             "{layer} stands for X, which is not used: give {pca} or {use_rep} with it.",

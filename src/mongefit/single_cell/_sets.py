@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._validation import check_switch
-from mongefit.errors import DataError, did_you_mean
+from mongefit.errors import DataError, did_you_mean, wrong_option
 from mongefit.single_cell._average import CellMap, check_cell_map
 from mongefit.single_cell._columns import among_all, check_name, in_memory
 from mongefit.single_cell._labels import fitted_rows
@@ -95,7 +95,11 @@ def carry_mass(way: CellMap, adata: AnnData, cells: Any, *, reverse: bool = Fals
     for view in way.maps:
         here, there = (fitted_rows(view, adata, target=side) for side in (reverse, not reverse))
         if not mask[here].any():
-            raise DataError(f"None of these cells is one of {way.times.key} {time}.")
+            other, end = ("push", "source") if reverse else ("pull", "target")
+            raise DataError(
+                f"None of these cells is one of {way.times.key} {time}. Give some of these; sets "
+                f"of the {end} are for {other}."
+            )
         mass = (view.model.pull if reverse else view.model.push)(mask[here])
         if not mass.sum() > 0:
             raise DataError(f"No mass is left of these cells of {way.times.key} {time}.")
@@ -105,7 +109,7 @@ def carry_mass(way: CellMap, adata: AnnData, cells: Any, *, reverse: bool = Fals
 
 def as_mask(adata: AnnData, cells: Any, option: str) -> NDArray[np.bool_]:
     """A set of cells as True and False for every cell."""
-    given = np.asarray(cells)
+    given = _as_array(adata, cells, option)
     if given.dtype == bool:
         if given.shape != (adata.n_obs,):
             raise DataError(
@@ -114,10 +118,43 @@ def as_mask(adata: AnnData, cells: Any, option: str) -> NDArray[np.bool_]:
             )
         return given
     names = [str(name) for name in np.atleast_1d(given).ravel()]
+    if not names:
+        raise DataError(f"{option} is empty. Give names of cells, or True or False for each cell.")
     found = adata.obs_names.isin(names)
     if missing := [name for name in names if name not in adata.obs_names]:
+        hint = _hint(adata, missing[0])
+        if given.dtype.kind in "iuf":
+            hint = " Cells are told by name, obs_names[numbers], or by True and False."
         raise DataError(
-            f"{len(missing)} of {len(names)} names are not among the cells (first: "
-            f"{missing[0]!r})." + did_you_mean(missing[0], adata.obs_names[:10_000])
+            f"{len(missing)} of {len(names)} names in {option} are not among the cells (first: "
+            f"{missing[0]!r}).{hint}"
         )
     return np.asarray(found, bool)
+
+
+def _as_array(adata: AnnData, cells: Any, option: str) -> NDArray[Any]:
+    """What was given, a column of True and False in the order of the cells."""
+    import pandas as pd
+
+    if cells is None:
+        raise wrong_option(option, "True or False for each cell, or names of cells", cells)
+    if not isinstance(cells, pd.Series) or not pd.api.types.is_bool_dtype(cells.dtype):
+        return np.asarray(cells)
+    if len(cells) == adata.n_obs and not cells.index.equals(adata.obs_names):
+        if not cells.index.is_unique or set(cells.index) != set(adata.obs_names):
+            raise DataError(
+                f"{option} is a column of other cells: its index has {cells.index[0]!r} first, and "
+                f"obs_names has {adata.obs_names[0]!r}. Take it from adata.obs."
+            )
+        cells = cells[adata.obs_names]
+    return np.asarray(cells.to_numpy(dtype=bool, na_value=False))
+
+
+def _hint(adata: AnnData, word: str) -> str:
+    """What was probably meant by a name that no cell has."""
+    for key in adata.obs:
+        column = adata.obs[key]
+        if getattr(column.dtype, "kind", "O") == "O" and (column.astype(str) == word).any():
+            return f" Cells with this label are adata.obs[{key!r}] == {word!r}."
+    near = did_you_mean(word, adata.obs_names[:10_000])
+    return near or " Give names out of obs_names, or True or False for each cell."

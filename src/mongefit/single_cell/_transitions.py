@@ -72,13 +72,17 @@ def transition_table(
             )
     first = way.maps[0]
     rows = fitted_rows(first, adata, target=False)
-    labels = Labels.of(adata, key if source_key is None else source_key, rows, "source_key")
+    own = ("key", key) if source_key is None else ("source_key", source_key)
+    labels = Labels.of(adata, own[1], rows, own[0])
     found = find_fates(way, adata, rows, adata, key, exclude=exclude)
     weight = labels.indicator * (source_weight(first) * found.mass)[:, None]
     total = weight.sum(axis=0)
     if np.any(total <= 0):
         lost = [name for name, mass in zip(labels.names, total, strict=True) if mass <= 0]
-        raise DataError(f"No mass goes from {lost[0]!r} to any of {', '.join(found.names)}.")
+        raise DataError(
+            f"No mass goes from {lost[0]!r} to any of {', '.join(found.names)}. Exclude fewer "
+            "labels, or leave out its cells."
+        )
     share = weight / total
 
     def table(probability: Shares) -> DataFrame:

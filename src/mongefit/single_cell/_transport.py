@@ -14,6 +14,7 @@ from mongefit._estimators.chosen import MongeMapCV
 from mongefit._estimators.ensemble import EnsembleMap
 from mongefit._estimators.ways import Way
 from mongefit._storage import describe_options
+from mongefit._validation import check_switch
 from mongefit._versions import recorded_versions
 from mongefit.errors import DataError, warn_user
 from mongefit.single_cell._columns import Times, check_name, in_memory
@@ -65,6 +66,8 @@ def transport(
         Leave ``adata`` alone and return a copy.
     """
     model = check_model(model, adata)
+    check_switch(inverse, "inverse")
+    check_switch(copy, "copy")
     check_name(key_added)
     parts = parts_with_cells(model.each_batch(source, target), adata, target=inverse)
     columns: dict[str, NDArray[Any]] = {}

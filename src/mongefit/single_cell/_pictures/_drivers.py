@@ -8,7 +8,7 @@ import numpy as np
 
 from mongefit._validation import check_count, check_share
 from mongefit.errors import DataError, did_you_mean, wrong_option
-from mongefit.plotting._figures import BLACK, BLUE, GREY, VERMILLION, finish, new_axes
+from mongefit.plotting._figures import BLACK, BLUE, GREY, VERMILLION, check_axes, finish, new_axes
 from mongefit.single_cell._columns import listed
 from mongefit.single_cell._pictures._embedding import dot
 
@@ -54,7 +54,7 @@ def plot_drivers(
     # The strongest at the top, and a gap between up and down.
     place = -np.arange(len(genes), dtype=float)
     place[len(up) :] -= 0.6 if len(up) and len(down) else 0.0
-    ax = new_axes((4.2, 1.2 + 0.2 * len(genes))) if ax is None else ax
+    ax = new_axes((4.2, 1.2 + 0.2 * len(genes))) if ax is None else check_axes(ax)
     ax.axvline(0, color=GREY, linewidth=0.8, zorder=0)
     full = []
     for frame, colour, where in (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._validation import check_positive
-from mongefit.errors import DataError, Suggestion, wrong_option
+from mongefit.errors import DataError, Suggestion, did_you_mean, wrong_option
 from mongefit.plotting._figures import LIGHT
 from mongefit.single_cell._columns import listed
 from mongefit.single_cell._model import SingleCellMap
@@ -134,6 +134,18 @@ def name_axes(ax: Axes, name: str) -> None:
         ax.set(xticks=[], yticks=[])
     ax.set_xlabel(f"{shown} 1")
     ax.set_ylabel(f"{shown} 2")
+
+
+def check_colors(cmap: Any) -> Any:
+    """The name of a colormap, or one."""
+    from matplotlib import colormaps
+    from matplotlib.colors import Colormap
+
+    if isinstance(cmap, Colormap) or (isinstance(cmap, str) and cmap in colormaps):
+        return cmap
+    raise wrong_option(
+        "cmap", "one of Matplotlib's colormaps", cmap, hint=did_you_mean(str(cmap), colormaps)
+    )
 
 
 def check_alpha(alpha: Any) -> float:

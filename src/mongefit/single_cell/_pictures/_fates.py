@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from mongefit._validation import check_switch
 from mongefit.errors import DataError, OptionError, Suggestion, did_you_mean
-from mongefit.plotting._figures import finish, new_axes, palette
+from mongefit.plotting._figures import check_axes, finish, new_axes, palette
 from mongefit.single_cell._columns import Times, check_adata, check_name, listed
 from mongefit.single_cell._pictures._embedding import (
     LIGHT,
     Points,
     basis_name,
     check_alpha,
+    check_colors,
     dot,
     marker_area,
     name_axes,
@@ -85,7 +86,7 @@ def plot_fates(
     check_switch(inverse, "inverse")
     found = _written(adata, key_added, inverse=inverse)
     name = basis_name(adata, basis)
-    alpha = check_alpha(alpha)
+    alpha, cmap = check_alpha(alpha), check_colors(cmap)
     points = plane_of(adata, name)
     known = np.isfinite(found.probability[found.rows]).all(axis=1)
     cells, lost = found.rows[known], found.rows[~known]
@@ -104,7 +105,7 @@ def plot_fates(
     if len(others):
         entries[found.others] = LIGHT
     legend = [*entries, found.lost] if len(lost) else list(entries)
-    ax = new_axes((5.0, 4.6), labels=legend) if ax is None else ax
+    ax = new_axes((5.0, 4.6), labels=legend) if ax is None else check_axes(ax)
     size = marker_area(size, adata.n_obs, ax)
     scatter_others(ax, points[others], size=size)
     x, y = points[lost].T
@@ -157,7 +158,11 @@ def _written(adata: AnnData, key_added: Any, *, inverse: bool) -> Written:
     word = "origin" if inverse else "fate"
     key = f"{key_added}_{word}s"
     if key not in adata.obsm or key not in adata.uns:
-        ends = [each.removesuffix(f"_{word}s") for each in adata.obsm if each in adata.uns]
+        ends = [
+            each.removesuffix(f"_{word}s")
+            for each in adata.obsm
+            if each in adata.uns and each.endswith(f"_{word}s")
+        ]
         raise DataError(
             "obsm[{key!r}] not found: {word}s have to be computed first, with "
             "mongefit.single_cell.{word}s(model, adata, key).{hint}",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mongefit._validation import check_positive, check_share
-from mongefit.plotting._figures import BLACK, GREY, finish, new_axes, shorten
+from mongefit.plotting._figures import BLACK, GREY, check_axes, finish, new_axes, shorten
 from mongefit.single_cell._average import CellMap, check_cell_map
 from mongefit.single_cell._columns import obs_column
 from mongefit.single_cell._labels import Labels, fitted_rows, label_colors
@@ -88,7 +88,7 @@ def plot_flow(
     most = max(map(len, shown))
     longest = max(len(shorten(name)) for name in flows.labels)
     width = 1.6 + 2.4 * len(flows.steps) + 0.15 * longest
-    ax = new_axes((width, max(3.2, 0.6 + 0.2 * most))) if ax is None else ax
+    ax = new_axes((width, max(3.2, 0.6 + 0.2 * most))) if ax is None else check_axes(ax)
     _draw(ax, flows, times, whole.times.key, alpha)
     finish(ax, title, [])
     return ax

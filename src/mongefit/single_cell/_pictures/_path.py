@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mongefit._validation import check_count
-from mongefit.plotting._figures import BLACK, BLUE, LIGHT, VERMILLION, finish, new_axes, palette
+from mongefit.plotting._figures import (
+    BLACK,
+    BLUE,
+    LIGHT,
+    VERMILLION,
+    check_axes,
+    finish,
+    new_axes,
+    palette,
+)
 from mongefit.single_cell._labels import fitted_rows
 from mongefit.single_cell._model import SingleCellMap, check_model
 from mongefit.single_cell._pictures._embedding import (
@@ -90,7 +99,7 @@ def plot_path(
     labels = [f"{key} {times[0]}, the set ({len(found[0].cells)} cells)"]
     labels += [f"{key} {time}, where its mass goes" for time in times[1:]]
     labels += ["mean path", "other cells"]
-    ax = new_axes((5.0, 4.6), labels=labels) if ax is None else ax
+    ax = new_axes((5.0, 4.6), labels=labels) if ax is None else check_axes(ax)
     drawn = np.concatenate([fitted_rows(ways[0], adata, target=False)] + [f.reached for f in found])
     area = marker_area(size, len(drawn), ax)
     scatter_others(ax, plane.of(drawn), size=area)

@@ -8,7 +8,8 @@ import numpy as np
 
 from mongefit._validation import check_switch
 from mongefit.errors import DataError, wrong_option
-from mongefit.plotting._figures import finish, new_axes, shorten
+from mongefit.plotting._figures import check_axes, finish, new_axes, shorten
+from mongefit.single_cell._pictures._embedding import check_colors
 from mongefit.single_cell._transitions import Intervals
 
 if TYPE_CHECKING:
@@ -46,12 +47,13 @@ def plot_transitions(
         Axes to draw on, on a new Figure by default, and their title.
     """
     whole, bounds = _check(table)
+    cmap = check_colors(cmap)
     shares = whole.to_numpy(np.float64)
     count = max(shares.shape)
     if numbers is not None:
         check_switch(numbers, "numbers")
     names = [[shorten(str(each)) for each in axis] for axis in (whole.index, whole.columns)]
-    ax = _new_table(shares.shape, names, bounds is not None) if ax is None else ax
+    ax = _new_table(shares.shape, names, bounds is not None) if ax is None else check_axes(ax)
     drawn = ax.imshow(shares, cmap=cmap, vmin=0, vmax=1, aspect="auto")
     bar = ax.figure.colorbar(drawn, ax=ax, label="share", fraction=0.05, pad=0.02)
     bar.outline.set_visible(False)
@@ -87,9 +89,16 @@ def _check(table: Any) -> tuple[DataFrame, tuple[Any, Any] | None]:
         whole, *ends = table
         bounds = (ends[0].to_numpy(np.float64), ends[1].to_numpy(np.float64))
     if not isinstance(whole, pd.DataFrame):
-        raise wrong_option("table", "what mongefit.single_cell.transition_table gives", table)
+        raise wrong_option(
+            "table", "what mongefit.single_cell.transition_table gives", type(table).__name__
+        )
     if not whole.size:
         raise DataError(f"The table is empty: it has the shape {whole.shape}.")
+    if words := [str(name) for name, kind in whole.dtypes.items() if kind.kind not in "iuf"]:
+        raise DataError(
+            f"The column {words[0]!r} of the table holds no numbers. Give what "
+            "mongefit.single_cell.transition_table gives."
+        )
     return whole, bounds
 
 

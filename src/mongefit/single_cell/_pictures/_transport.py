@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mongefit._validation import check_choice, check_count, check_positive, check_switch
 from mongefit.errors import DataError
-from mongefit.plotting._figures import BLUE, GREY, finish, new_axes
+from mongefit.plotting._figures import BLUE, GREY, check_axes, finish, new_axes
 from mongefit.single_cell._columns import distinct, obs_column
 from mongefit.single_cell._labels import label_colors
 from mongefit.single_cell._model import SingleCellMap, check_model
@@ -119,7 +119,7 @@ def plot_transport(
         colors = np.repeat([BLUE, GREY], [len(start), len(end)])
     else:
         entries, colors = _by_column(adata, color, rows)
-    ax = new_axes((5.0, 4.6), labels=[*entries, _MOVE]) if ax is None else ax
+    ax = new_axes((5.0, 4.6), labels=[*entries, _MOVE]) if ax is None else check_axes(ax)
     size = marker_area(size, len(rows), ax)
     # In one random order, so that no time and no label hides the others.
     order = np.random.default_rng(0).permutation(len(rows))
