@@ -159,7 +159,7 @@ def test_other_cells_and_cells_in_another_order(model, adata):
     )
     with pytest.raises(DataError, match=r"has no value 4"):
         single_cell.fates(model, adata[:4].copy(), "cell_type")
-    with pytest.raises(DataError, match=r"4 of the 24 cells of day 4 .* reference="):
+    with pytest.raises(DataError, match=r"4 of the 24 cells of day 4 .* as reference"):
         single_cell.fates(model, adata[:-4].copy(), "cell_type")
 
 
@@ -191,7 +191,7 @@ def test_blurred_plans_warn(adata):
 MISTAKES = [
     ({"key": "celltype"}, r"obs\['celltype'\] not found.*cell_type"),
     ({"key": ["cell_type"]}, r"name of one column"),
-    ({"exclude": "stemm"}, r"exclude names 'stemm'.*Did you mean stem"),
+    ({"exclude": "stemm"}, r"exclude names 'stemm'.*Did you mean exclude='stem'"),
     ({"exclude": ["stem", "left", "right"]}, r"exclude leaves no label"),
     ({"level": 1.5}, r"level"),
     ({"key_added": "a/b"}, r"without '/'"),
