@@ -159,7 +159,7 @@ def test_other_cells_and_cells_in_another_order(model, adata):
     )
     with pytest.raises(DataError, match=r"has no value 4"):
         single_cell.fates(model, adata[:4].copy(), "cell_type")
-    with pytest.raises(DataError, match=r"4 of the 24 cells of day 4 .* reference"):
+    with pytest.raises(DataError, match=r"4 of the 24 cells of day 4 .* as reference"):
         single_cell.fates(model, adata[:-4].copy(), "cell_type")
 
 

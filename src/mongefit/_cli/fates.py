@@ -79,7 +79,7 @@ _SWITCHES = {"no_diffusion": "--no-diffusion", "validate": "--validate"}
 @click.option(
     "--validate",
     is_flag=True,
-    help="Also judge the fates on clones that nothing was chosen by; five times as long.",
+    help="Also judge fates on clones that nothing was chosen by; many times as long.",
 )
 @click.option(
     "--pictures", metavar="FOLDER", help="Draw fates.png, transitions.png, calibration.png there."

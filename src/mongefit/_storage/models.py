@@ -154,7 +154,7 @@ def read_bundle(path: str | os.PathLike[str]) -> list[bytes] | None:
         return None
     parts = header.get("parts")
     names = [f"file{k}" for k in range(len(parts))] if isinstance(parts, list) else []
-    if len(names) < 2 or set(names) != set(tensors):
+    if not names or set(names) != set(tensors):
         raise ModelFileError(f"{os.fspath(path)} is not a valid model: its parts are not there.")
     if any(each.dtype != np.uint8 for each in tensors.values()):
         raise ModelFileError(f"{os.fspath(path)} is not a valid model: its parts are no files.")

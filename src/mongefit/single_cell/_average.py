@@ -174,4 +174,4 @@ def load(path: StrPath, *, classes: Sequence[type] = ()) -> SingleCellMap | Aver
             part = os.path.join(folder, f"part {k + 1} of {os.path.basename(os.fspath(path))}")
             Path(part).write_bytes(content)
             found.append(load_map(part, classes=classes))
-    return average(found)
+    return average(found) if len(found) > 1 else AveragedMap(tuple(found))

@@ -29,7 +29,7 @@ def fitted_rows(model: SingleCellMap, adata: AnnData, *, target: bool) -> NDArra
     from mongefit._fitting.outcomes import fitted_points
 
     points = fitted_points(end_of(chain_of(model.model), source=not target), source=not target)
-    rows = model.times.rows(adata, target=target)
+    rows = _rows_of_time(model, adata, target=target)
     found = model.coordinates(adata, rows)
     near = 1e-4 * max(np.abs(points).max(), 1e-300)  # the rounding of a file, or of float32
     if found.shape == points.shape and np.abs(found - points).max() <= near:
@@ -44,6 +44,20 @@ def fitted_rows(model: SingleCellMap, adata: AnnData, *, target: bool) -> NDArra
             here=len(rows), reference=Option("reference"),
         )  # fmt: skip
     return np.asarray(rows[nearest], np.int64)
+
+
+def _rows_of_time(model: SingleCellMap, adata: AnnData, *, target: bool) -> NDArray[np.int64]:
+    """The rows of one time; where there are none the error says what they are needed for."""
+    try:
+        return model.times.rows(adata, target=target)
+    except DataError as error:
+        if model.times.key not in adata.obs:
+            raise
+        raise DataError(
+            "{error} The cells of the fit are needed. Give the AnnData of the fit; for other cells "
+            "give it as {reference}.",
+            error=error, reference=Option("reference"),
+        ) from error  # fmt: skip
 
 
 class Labels(NamedTuple):
