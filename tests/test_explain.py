@@ -149,18 +149,23 @@ def test_flows_are_pulled_back_where_points_land():
         found, model = explained(h, flows)
         X, _ = clouds()
         x, y = (model.units_.into(side) for side in (X, model.transform(X)))
-        u, v = flows[0].forward(x), flows[1].forward(y)
-        forward = lambda point: flows[1].forward(point[None])[0]  # noqa: E731
-        J = jax.vmap(jax.jacrev(forward))(y)
 
-        def cost(point, k):
-            return h.value((u[k] - v[k] - J[k] @ (point - y[k]))[None])[0]
+        @jax.jit
+        def differentiate(x, y):
+            u, v = flows[0].forward(x), flows[1].forward(y)
+            J = jax.vmap(jax.jacrev(lambda point: flows[1].forward(point[None])[0]))(y)
 
-        hessians = np.stack([jax.hessian(cost)(y[k], k) for k in range(N)])
+            def cost(point, u, v, J, y):
+                return h.value((u - v - J @ (point - y))[None])[0]
+
+            return u, v, J, jax.vmap(jax.hessian(cost))(y, u, v, J, y)
+
+        u, v, J, hessians = differentiate(x, y)
+        hessians = np.array(hessians)
         lengths = np.sqrt(np.mean(((y - x) @ found.directions.T) ** 2, axis=0))
         steps = np.einsum("nab,kb->nka", J, lengths[:, None] * found.directions)
         ways = [
-            np.stack([h.value(jnp.asarray(sign * step)) for step in steps]).mean(axis=0)
+            np.reshape(h.value(jnp.asarray(sign * steps).reshape(-1, DIM)), (N, -1)).mean(axis=0)
             for sign in (-1, 1)
         ]
     hessians *= DIM / np.trace(hessians.mean(axis=0))

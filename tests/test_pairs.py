@@ -80,6 +80,11 @@ def sparse(arguments, name="all", dtype=None):
     return means(C, *gradients(token, *arguments, requested(name), s, t, dtype=dtype), s, t)
 
 
+def with_slope(function):
+    """The function's value and derivative, in one compiled program."""
+    return eqx.filter_jit(eqx.filter_value_and_grad(function))
+
+
 def flat(tree):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
@@ -95,8 +100,8 @@ def agree(found, expected, slopes):
 )
 def test_value_and_derivative_agree_with_those_over_all_pairs(name, symmetric):
     arguments = latent(symmetric)
-    expected, slope = eqx.filter_value_and_grad(dense)(arguments, name)
-    found, sparse_slope = eqx.filter_value_and_grad(sparse)(arguments, name)
+    expected, slope = with_slope(dense)(arguments, name)
+    found, sparse_slope = with_slope(sparse)(arguments, name)
     agree(found, expected, (sparse_slope, slope))
 
 
@@ -131,11 +136,9 @@ def test_all_pairs_at_once_are_all_pairs(name, monkeypatch):
     """As an accelerator takes few pairs: none is left out."""
     monkeypatch.setattr("mongefit._pairs.derivatives.one_chunk", lambda pairs: True)
     arguments = latent()
-    expected, slope = eqx.filter_value_and_grad(dense)(arguments, name)
+    expected, slope = with_slope(dense)(arguments, name)
     # Another function: what was traced before would be found again.
-    found, at_once = eqx.filter_value_and_grad(
-        lambda arguments: sparse.__wrapped__(arguments, name)
-    )(arguments)
+    found, at_once = with_slope(lambda arguments: sparse.__wrapped__(arguments, name))(arguments)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     np.testing.assert_allclose(flat(at_once), flat(slope), rtol=1e-9, atol=1e-11)
 

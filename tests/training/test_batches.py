@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -58,6 +59,9 @@ def model(terms=None):
     return Model(Cost(ICNN(2, (6,), key=jr.key(0))), terms)
 
 
+evaluate = eqx.filter_jit(objective)
+
+
 def test_a_batch_holds_what_is_known_under_its_own_rows():
     whole = problem()
     batches = BatchedProblem.of(whole, SIZE, seed=0)
@@ -101,9 +105,9 @@ def test_a_batch_of_all_points_is_the_whole_problem():
     batches = BatchedProblem.of(whole, max(N, M), seed=0)
     part, *_ = batches.draw(jnp.asarray(0))
     warm = initial_state(whole, start).warm
-    expected, _ = objective(whole, start, jnp.asarray(0.1), warm, FIRST)
-    found, _ = objective(part, start, jnp.asarray(0.1), warm, FIRST)
-    of_batches, _ = objective(
+    expected, _ = evaluate(whole, start, jnp.asarray(0.1), warm, FIRST)
+    found, _ = evaluate(part, start, jnp.asarray(0.1), warm, FIRST)
+    of_batches, _ = evaluate(
         batches, start, jnp.asarray(0.1), initial_state(batches, start).warm, FIRST
     )
     np.testing.assert_allclose(of_batches, expected, rtol=1e-7)
@@ -116,7 +120,7 @@ def test_training_on_batches_lowers_the_loss_of_all():
     assert np.all(run.history["applied"])
     warm = initial_state(whole, start).warm
     before, after = (
-        objective(whole, each, jnp.asarray(0.1), warm, FIRST)[0] for each in (start, run.model)
+        evaluate(whole, each, jnp.asarray(0.1), warm, FIRST)[0] for each in (start, run.model)
     )
     assert after < 0.9 * before
 

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 
+import jax
 import numpy as np
 import pytest
 
@@ -80,6 +81,21 @@ def test_goes_on_to_the_same_bits(name, error, tmp_path):
     resumed = model(**VARIANTS[name]).fit(X, Y, pairs=pairs, checkpoint=tmp_path, resume=True)
     assert_same(whole, resumed)
     assert header["done"] < read_tensors(tmp_path / "checkpoint.safetensors")[0]["done"]
+
+
+def test_what_goes_on_is_not_compiled_anew(tmp_path):
+    compiled = []
+
+    def listen(event, seconds, *, fun_name="", **other):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(fun_name)
+
+    with pytest.raises(Stop):
+        fit(checkpoint=tmp_path, callback=cut_off(2))
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    fit(checkpoint=tmp_path, resume=True)
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert "jit(_interval)" not in compiled
 
 
 def test_before_the_first_step_nothing_is_kept(tmp_path, monkeypatch):

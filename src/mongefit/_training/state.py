@@ -131,7 +131,9 @@ def initial_state(problem: Problem, model: Any) -> State:
         best=parameters,
         best_objective=jnp.asarray(jnp.inf, problem.dtype),
         score=jnp.asarray(jnp.nan, problem.dtype),
-        step=jnp.asarray(0),
-        failures=jnp.asarray(0),
+        # Arrays of a type of their own, as a checkpoint gives them back: `jnp.asarray(0)` takes the
+        # type of what it meets, and a run that goes on would be compiled anew.
+        step=jnp.zeros((), int),
+        failures=jnp.zeros((), int),
         epsilon_floor=jnp.zeros((), problem.dtype),
     )
