@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from mongefit import MongeMap, TemporalMap, load
 from mongefit._cli import cli
+from mongefit._estimators.outcomes import chain_of
+from mongefit._fitting.chains import mean_over
 from mongefit.errors import DataError, OptionError
 from mongefit.losses import Likelihood
 from mongefit.metrics import energy_score, rmse
@@ -154,6 +156,14 @@ def test_plans_compose_where_mass_grows_and_dies(grown):
     np.testing.assert_allclose(back, (P / P.sum(0)).T, atol=1e-8)
     values = np.random.default_rng(0).normal(size=len(Z))
     np.testing.assert_allclose(way.pull(values, mean=True), P @ values / P.sum(1), atol=1e-8)
+    chain, new = chain_of(way), X[:5] + 0.1
+    expected = way.conditional(new, drop=0) @ values[:, None]
+    found = mean_over(chain, values[:, None], points=new)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    new, before = Z[:5] + 0.1, np.arange(len(X), dtype=float)[:, None]
+    expected = way.conditional(new, reverse=True, drop=0) @ before
+    found = mean_over(chain, before, reverse=True, points=new)
+    np.testing.assert_allclose(found, expected, atol=1e-8)
     mass = np.random.default_rng(1).uniform(size=len(X))
     np.testing.assert_allclose(way.push(mass), P.T @ (mass * len(X)), atol=1e-9)
     np.testing.assert_allclose(
