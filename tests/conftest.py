@@ -137,6 +137,9 @@ def untrained(monkeypatch):
 @pytest.fixture(autouse=True, scope="session")
 def _keep_compiled_programs():
     """Compile what several modules need once. Each worker has files of its own: JAX locks none."""
+    if jax.config.jax_compilation_cache_dir is not None:  # they are kept for more than this run
+        yield
+        return
     with tempfile.TemporaryDirectory(prefix="mongefit-programs-") as folder:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
