@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from jaxtyping import install_import_hook
 
 # Inside the numerical core, shapes and types of annotated arguments are checked at every call.
@@ -147,12 +148,26 @@ def few_families(monkeypatch):
 @pytest.fixture(autouse=True, scope="session")
 def _keep_compiled_programs():
     """Compile what several modules need once. Each worker has files of its own: JAX locks none."""
+    if jax.config.jax_compilation_cache_dir is not None:  # they are kept for more than this run
+        yield
+        return
     with tempfile.TemporaryDirectory(prefix="mongefit-programs-") as folder:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         yield
         jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="module")
+def programs_in_memory():
+    """Write no files of compiled programs: what a test does to files is looked at."""
+    folder = jax.config.jax_compilation_cache_dir
+    for value in (None, folder):
+        jax.config.update("jax_compilation_cache_dir", value)
+        reset_cache()
+        if value is None:
+            yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -28,6 +28,8 @@ from mongefit.errors import ConvergenceError, DataError, ModelFileError
 from mongefit.losses import Directional, LowRank, Paired
 from mongefit.penalties import CostSize
 
+pytestmark = pytest.mark.usefixtures("programs_in_memory")
+
 N, D = 6, 2
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(2, N, D))

@@ -197,9 +197,9 @@ def test_conditions_stand_side_by_side():
 def test_flows_are_of_all_legs_or_of_each_time(diffeo):
     clouds = sample()
     model = TemporalMap(**FAST | {"diffeo": diffeo, "max_iter": 1, "many_to_many": True})
-    # Maps over both legs take longest to compile where one flow is at all ends.
-    over_both = {} if diffeo == "shared" else {(0, 2): rows(3)}
-    model.fit(clouds, pairs={(0, 1): rows(4)} | over_both)
+    # Maps over both legs take long to compile with networks as flows.
+    more = {"affine": {(0, 2): rows(3)}, "separate": {(1, 2): rows(3)}, "shared": {}}[diffeo]
+    model.fit(clouds, pairs={(0, 1): rows(4)} | more)
     first, second = (leg.map_.cost for leg in model.legs_.values())
     x = np.zeros((1, 2))
     if diffeo == "separate":
