@@ -448,7 +448,9 @@ class TestCalibration:
 
     def test_one_cell_and_certainty(self, tmp_path):
         ax = plot_calibration([[1.0, 0.0]], [0])
-        assert "error 0.000" in ax.texts[0].get_text()  # one bin of both: 0.5 predicted and seen
+        assert (
+            "of all labels 0.000" in ax.texts[0].get_text()
+        )  # one bin of both: 0.5 predicted and seen
         save_figure(ax, tmp_path / "p.png")
 
     @pytest.mark.parametrize(

@@ -266,11 +266,13 @@ def test_the_least_strict_is_taken_where_pairs_reject_the_strictest():
     pairs = np.stack([np.arange(40)] * 2, axis=1)
     y, noise = rng.normal(size=(2, 40, 2))
     weight, fold = np.ones(40), np.zeros((1, 40), int)
-    held = HeldOut(y, y, weight / 40, weight / 40, pairs, weight, np.arange(40), fold, y @ y.T)
+    none = np.zeros((40, 0))  # no labels
+    share = weight / 40
+    held = HeldOut(y, y, share, share, pairs, weight, np.arange(40), fold, y @ y.T, none)
 
     def entry(error, *taus):
         missed = error * (1 + 0.01 * rng.normal(size=40))
-        judged = Judged(y + missed[:, None] * noise, missed, missed)
+        judged = Judged(y + missed[:, None] * noise, missed, missed, none)
         return Entry("", {}, "Euclidean", judged, Taus(*taus))
 
     def best(*entries):
