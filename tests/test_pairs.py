@@ -221,3 +221,10 @@ def test_units_of_clouds_of_very_different_sizes():
     for first, second in ((x, y), (y, x)):
         units = Units.of((first, third), (second, third))
         np.testing.assert_allclose(units.scale, np.sqrt(1 / 3) * 1e200)
+
+
+def test_units_of_clouds_at_one_place():
+    points, half = np.full((2, 3), 0.5), np.full(2, 0.5)
+    units = Units.of((points, half), (points, half))
+    np.testing.assert_array_equal(units.scale, 1.0)
+    np.testing.assert_array_equal(units.into(points), 0.0)

@@ -66,6 +66,7 @@ ROOMS = {
             "tests/test_pairs.py",
             "tests/oracles/test_maps.py",
             "tests/oracles/test_kernel.py",
+            "tests/oracles/test_debias.py",
             "tests/oracles/test_gradients.py",
         ),
     ),
